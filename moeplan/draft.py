@@ -1,0 +1,56 @@
+"""A layout, a schedule and a recompute rule made into a plan; costs are filled in by whoever knows them."""
+
+from __future__ import annotations
+
+from moeplan.layout import Batch, Colocated, Layout, Recompute, StageGraph, batch
+from moeplan.layouts import stages
+from moeplan.overlaps import plain
+from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver
+from moeplan.schedule import Shape, to_text
+from moeplan.schedules import make
+from moeplan.spec.case import Case
+
+
+def dealt(case: Case, layout: Layout, graph: StageGraph) -> Batch:
+    """The micro-batches of a step under `layout`."""
+    first = graph.positions[0].ranks
+    return batch(case.workload.global_batch, layout.micro_batch, len(first) * len(first[0]) // graph.tp)
+
+
+def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:
+    """What a schedule generator may know of `layout`."""
+    depth = 1 if isinstance(layout, Colocated) else layout.depth
+    return Shape(len(graph.positions), len(graph.stages), microbatches, depth=depth)
+
+
+def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None) -> Plan:
+    """A plan of `layout` without predictions: every number that a cost model would give is zero."""
+    graph = stages(case, layout)
+    batches = dealt(case, layout, graph)
+    rows = make(schedule, shape_of(layout, graph, batches.microbatches))
+    nothing = Predictions(
+        step_s=0.0,
+        tokens_per_s=0.0,
+        mfu=0.0,
+        peak_flop_per_s=0.0,
+        model_flop=0.0,
+        peak_hbm_bytes=(),
+        static_hbm_bytes=(),
+        exposed_communication_s=0.0,
+        bubble=0.0,
+    )
+    empty: tuple[Duration, ...] = ()
+    return Plan(
+        schema=SCHEMA,
+        schema_version=SCHEMA_VERSION,
+        case=case,
+        layout=layout,
+        graph=graph,
+        batch=batches,
+        schedule=ScheduleText(name=schedule, positions=tuple(to_text(row) for row in rows)),
+        overlap=plain.make(),
+        recompute=recompute or Recompute(),
+        durations=empty,
+        predictions=nothing,
+        solver=Solver(status="given"),
+    )

@@ -1,0 +1,332 @@
+"""What a layout is: which ranks hold what, and how rows travel between them.
+
+A model is one chain of pieces (embedding, attention and experts of each layer, head). The chain is cut into virtual
+stages; a stage lives at a position, a group of ranks that run the same operations. An edge joins two neighbouring
+pieces and says how rows go from one to the next. Families (in `layouts/`) choose degrees and placement; all that
+follows from a choice is derived here, in one way for every family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from msgspec import structs
+
+from moeplan.errors import SpecError
+from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.record import Record
+
+PieceKind = Literal["embedding", "attention", "experts", "dense", "join", "head"]
+EdgeKind = Literal["local", "send", "dispatch", "combine", "m2n", "n2m"]
+FAN_OUT = ("dispatch", "m2n")
+FAN_IN = ("combine", "n2m")
+
+
+class Colocated(Record, tag_field="family", tag="colocated"):
+    """Every rank holds attention and experts: TP x CP x DP for attention, ETP x EP x EDP for experts, in PP stages."""
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    """Virtual stages per position."""
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1
+    """Data-parallel ranks of attention; `copies` of the whole pipeline follow from it."""
+    micro_batch: int = 1
+    """Sequences per data-parallel rank and micro-batch."""
+
+
+class Piper(Colocated, tag_field="family", tag="piper"):
+    """The colocated mesh with TP = 1, its experts inside a node or a single-hop switch group."""
+
+
+class Disaggregated(Record, tag_field="family", tag="disaggregated"):
+    """Attention and FFN on disjoint ranks: `pairs` groups of each, layer l on attention and FFN group l mod pairs."""
+
+    pairs: int = 1
+    attention_gpus: int = 1
+    """Ranks of all attention groups of one copy together."""
+    ffn_gpus: int = 1
+    """Ranks of all FFN groups of one copy together."""
+    attention_nics: int = 0
+    ffn_nics: int = 0
+    dp: int = 1
+    """Copies of the whole pipeline, attention and FFN included."""
+    micro_batch: int = 1
+    """Sequences per attention rank and micro-batch."""
+    deduplicate: bool = False
+    """Whether M2N sends one row per token and node instead of one per token and expert."""
+    depth: int = 1
+    """Transfers counted as pipeline latency when the order is made: warm-up is `depth` times deeper."""
+
+
+Layout = Colocated | Piper | Disaggregated
+
+
+class Recompute(Record):
+    """What is computed again in the backward pass instead of being kept, for the attention and the FFN side."""
+
+    attention: Literal["none", "full"] = "none"
+    """`full` keeps only the input of an attention piece."""
+    ffn: Literal["none", "experts", "full"] = "none"
+    """`experts` keeps the rows that experts received; `full` keeps nothing and dispatches again."""
+
+
+class Position(Record):
+    """Ranks that run the same operations."""
+
+    name: str
+    ranks: tuple[tuple[int, ...], ...]
+    """[copy][index]: one group of ranks per copy of the pipeline."""
+    spread: Literal["sequence", "token"]
+    """How the tokens of a micro-batch lie on these ranks: whole sequences, or token number modulo group size."""
+
+
+class Piece(Record):
+    """One link of the chain."""
+
+    kind: PieceKind
+    layer: int
+    stage: int
+
+
+class Edge(Record):
+    """How rows go from piece i to piece i + 1."""
+
+    kind: EdgeKind
+    algorithm: Literal["none", "p2p", "flat", "deduplicated"] = "none"
+
+
+class Replica(Record):
+    """Who holds the same parameters, sums their gradients and (when sharded) shares their optimizer state."""
+
+    parameters: Literal["dense", "experts", "ffn_norm", "embedding"]
+    positions: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    """Each rank of these positions stands in exactly one group."""
+    sharded: bool
+
+
+class Batch(Record):
+    """How the sequences of a step are dealt to micro-batches and data-parallel shards."""
+
+    global_batch: int
+    micro_batch: int
+    shards: int
+    """Data-parallel ranks over all copies."""
+    microbatches: int
+
+
+class StageGraph(Record):
+    """What a family says: everything else is derived from this."""
+
+    positions: tuple[Position, ...]
+    stages: tuple[tuple[int, ...], ...]
+    """Positions of each virtual stage; micro-batch m of stage s lives at stages[s][m % len(stages[s])]."""
+    pieces: tuple[Piece, ...]
+    edges: tuple[Edge, ...]
+    """edges[i] joins pieces[i] and pieces[i + 1]."""
+    replicas: tuple[Replica, ...]
+    tp: int = 1
+    etp: int = 1
+    ep: int = 1
+    """Shards of the experts of one piece."""
+    shared_side: Literal["attention", "ffn"] = "attention"
+    """Where shared experts are computed."""
+
+
+def home(graph: StageGraph, stage: int, microbatch: int) -> int:
+    """The position at which `microbatch` passes `stage`."""
+    homes = graph.stages[stage]
+    return homes[microbatch % len(homes)]
+
+
+def pieces_of(graph: StageGraph, stage: int) -> list[int]:
+    """Numbers of the pieces of `stage`, in chain order."""
+    return [i for i, piece in enumerate(graph.pieces) if piece.stage == stage]
+
+
+def rides(graph: StageGraph, piece: int) -> bool:
+    """Whether the residual of experts or dense `piece` travels in its rows instead of waiting at the sender."""
+    return piece > 0 and graph.edges[piece - 1].kind == "m2n"
+
+
+def split_evenly(items: int, parts: int) -> list[int]:
+    """`items` cut into `parts` counts that differ by at most one, larger ones first."""
+    return [items // parts + (i < items % parts) for i in range(parts)]
+
+
+def chain(model: ModelSpec, stage_of: Callable[[int, str], int]) -> list[Piece]:
+    """The pieces of `model`; `stage_of(layer, "attention" | "ffn")` cuts them into stages.
+
+    Where a stage ends in experts that give their rows back inside the position, a join sums them before they leave.
+    """
+    pieces = [Piece(kind="embedding", layer=0, stage=stage_of(0, "attention"))]
+    for layer in range(model.num_layers):
+        attention, ffn = stage_of(layer, "attention"), stage_of(layer, "ffn")
+        pieces.append(Piece(kind="attention", layer=layer, stage=attention))
+        pieces.append(Piece(kind="dense" if is_dense(model, layer) else "experts", layer=layer, stage=ffn))
+        last = layer + 1 == model.num_layers
+        if attention == ffn and not last and stage_of(layer + 1, "attention") != ffn and not is_dense(model, layer):
+            pieces.append(Piece(kind="join", layer=layer, stage=ffn))
+    pieces.append(Piece(kind="head", layer=model.num_layers, stage=pieces[-1].stage))
+    return pieces
+
+
+def join_edges(pieces: Sequence[Piece], stages: Sequence[tuple[int, ...]], *, deduplicate: bool = False) -> list[Edge]:
+    """How each two neighbours of the chain communicate.
+
+    Into experts rows fan out, out of experts (and out of a dense FFN on other ranks) they fan in: dispatch and combine
+    where both pieces have the same ranks, M2N and N2M where they differ. Other neighbours pass rows one to one.
+    """
+    edges: list[Edge] = []
+    for piece, following in pairwise(pieces):
+        same = stages[piece.stage] == stages[following.stage]
+        rode = bool(edges) and edges[-1].kind == "m2n"
+        if following.kind == "experts" or (following.kind == "dense" and not same):
+            once = deduplicate and following.kind == "experts"
+            fan_out = Edge(kind="m2n", algorithm="deduplicated" if once else "p2p")
+            edges.append(Edge(kind="dispatch", algorithm="flat") if same else fan_out)
+        elif piece.kind == "experts" or (piece.kind == "dense" and rode):
+            edges.append(Edge(kind="combine", algorithm="flat") if same else Edge(kind="n2m", algorithm="p2p"))
+        else:
+            edges.append(Edge(kind="local") if same else Edge(kind="send", algorithm="p2p"))
+    return edges
+
+
+def batch(global_batch: int, micro_batch: int, shards: int) -> Batch:
+    """The fewest micro-batches that hold `global_batch` sequences; the last one may be short."""
+    capacity = micro_batch * shards
+    return Batch(
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        shards=shards,
+        microbatches=-(-global_batch // capacity),
+    )
+
+
+def sequences(dealt: Batch, microbatch: int, shard: int) -> range:
+    """Sequence numbers of `microbatch` on data-parallel `shard`; a short micro-batch is spread evenly."""
+    capacity = dealt.micro_batch * dealt.shards
+    first = microbatch * capacity
+    count = min(capacity, dealt.global_batch - first)
+    here, extra = divmod(count, dealt.shards)
+    start = first + shard * here + min(shard, extra)
+    return range(start, start + here + (shard < extra))
+
+
+def shard_of(graph: StageGraph, copy: int, index: int) -> int:
+    """Data-parallel shard of the rank at `index` of a `sequence` position in `copy`."""
+    per_copy = len(graph.positions[0].ranks[0]) // graph.tp
+    return copy * per_copy + index // graph.tp
+
+
+def expert_shard(graph: StageGraph, index: int) -> int:
+    """Which share of the experts the rank at `index` of its position holds."""
+    return index // graph.etp % graph.ep
+
+
+def experts_of(model: ModelSpec, graph: StageGraph, index: int) -> range:
+    """Experts of each MoE piece that the rank at `index` of an FFN position holds; uneven shares differ by one."""
+    counts = split_evenly(model.experts, graph.ep)
+    shard = expert_shard(graph, index)
+    start = sum(counts[:shard])
+    return range(start, start + counts[shard])
+
+
+def grid(first_rank: int, size: int, copies: int, stride: int) -> tuple[tuple[int, ...], ...]:
+    """Ranks of one position in every copy: `size` neighbours from `first_rank`, copies `stride` ranks apart."""
+    return tuple(tuple(range(first_rank + c * stride, first_rank + c * stride + size)) for c in range(copies))
+
+
+def assemble(  # noqa: PLR0913
+    model: ModelSpec,
+    *,
+    positions: Sequence[Position],
+    stages: Sequence[tuple[int, ...]],
+    stage_of: Callable[[int, str], int],
+    ep: int,
+    tp: int = 1,
+    etp: int = 1,
+    deduplicate: bool = False,
+    sharded: bool = True,
+) -> StageGraph:
+    """The stage graph of a family's choice: chain, edges and replicas follow from positions and the cut."""
+    pieces = chain(model, stage_of)
+    graph = StageGraph(
+        positions=tuple(positions),
+        stages=tuple(stages),
+        pieces=tuple(pieces),
+        edges=tuple(join_edges(pieces, stages, deduplicate=deduplicate)),
+        replicas=(),
+        tp=tp,
+        etp=etp,
+        ep=ep,
+    )
+    graph = structs.replace(graph, replicas=replicas(graph, sharded=sharded, tied=model.tied_embeddings))
+    check(model, graph)
+    return graph
+
+
+def replicas(graph: StageGraph, *, sharded: bool, tied: bool) -> tuple[Replica, ...]:
+    """Who sums which gradient, derived from the pieces at each position.
+
+    Dense parameters are held by all ranks of a position with the same tensor-parallel index, in every copy; experts by
+    the ranks with the same expert share. A norm applied on both sides of an M2N is held by both; a tied embedding by
+    the first and the last position.
+    """
+    holders = _holders(graph, tied=tied)
+    result = []
+    for (parameters, positions), _ in sorted(holders.items(), key=lambda item: (item[0][1], item[0][0])):
+        shares: dict[int, list[int]] = {}
+        for position in positions:
+            for group in graph.positions[position].ranks:
+                for index, rank in enumerate(group):
+                    share = _expert_place(graph, index) if parameters == "experts" else index % graph.tp
+                    shares.setdefault(share, []).append(rank)
+        groups = tuple(tuple(shares[s]) for s in sorted(shares))
+        result.append(Replica(parameters=parameters, positions=positions, groups=groups, sharded=sharded))  # type: ignore[arg-type]
+    return tuple(result)
+
+
+def _expert_place(graph: StageGraph, index: int) -> int:
+    return expert_shard(graph, index) * graph.etp + index % graph.etp
+
+
+def _holders(graph: StageGraph, *, tied: bool) -> dict[tuple[str, tuple[int, ...]], None]:
+    holders: dict[tuple[str, tuple[int, ...]], None] = {}
+    embedding: set[int] = set()
+    for number, piece in enumerate(graph.pieces):
+        for position in graph.stages[piece.stage]:
+            if piece.kind == "embedding" or (piece.kind == "head" and tied):
+                embedding.add(position)
+            if piece.kind == "experts":
+                holders[("experts", (position,))] = None
+                if rides(graph, number):
+                    sender = graph.stages[graph.pieces[number - 1].stage][0]
+                    holders[("ffn_norm", tuple(sorted((sender, position))))] = None
+            if piece.kind in ("attention", "dense", "head") or graph.shared_side == "ffn":
+                holders[("dense", (position,))] = None
+    holders[("embedding", tuple(sorted(embedding)))] = None
+    return holders
+
+
+def check(model: ModelSpec, graph: StageGraph) -> None:
+    """SpecError unless the chain is whole: each layer's pieces once and in order, edges between all neighbours."""
+    expected = [(p.kind, p.layer) for p in chain(model, lambda layer, side: 0)]
+    found = [(p.kind, p.layer) for p in graph.pieces if p.kind != "join"]
+    if found != expected:
+        raise SpecError(f"layout: pieces {found[:4]}... are not the chain of {model.name}, {len(expected)} pieces")
+    stages = [p.stage for p in graph.pieces]
+    if stages != sorted(stages) or set(stages) != set(range(len(graph.stages))):
+        raise SpecError(f"layout: {len(graph.stages)} stages do not cut the chain in order")
+    deduplicate = any(edge.algorithm == "deduplicated" for edge in graph.edges)
+    if list(graph.edges) != join_edges(graph.pieces, graph.stages, deduplicate=deduplicate):
+        raise SpecError("layout: edges do not join the pieces as their ranks demand")
+    ranks = [rank for position in graph.positions for group in position.ranks for rank in group]
+    if sorted(ranks) != list(range(len(ranks))):
+        raise SpecError(f"layout: {len(ranks)} places do not hold ranks 0..{len(ranks) - 1} once each")

@@ -1,0 +1,60 @@
+"""Disaggregated: attention and FFN on disjoint ranks, layers dealt to p groups of each (DisagMoE, section 4.1)."""
+
+from __future__ import annotations
+
+from moeplan.errors import SpecError
+from moeplan.layout import Disaggregated, Position, StageGraph, assemble, grid
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import ModelSpec
+
+NAME = "disaggregated"
+SCHEDULES = ("af-pipe", "interleaved", "1f1b", "gpipe")
+
+
+def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
+    """SpecError with the substituted numbers unless groups are whole and experts divide."""
+    one = layout.attention_gpus + layout.ffn_gpus
+    pairs = layout.pairs
+    rules = [
+        (pairs >= 1 and layout.dp >= 1, f"pairs {pairs} and dp {layout.dp} must be at least 1"),
+        (pairs <= model.num_layers, f"pairs {pairs} > {model.num_layers} layers"),
+        (
+            one * layout.dp == world,
+            f"attention {layout.attention_gpus} + ffn {layout.ffn_gpus} = {one} ranks * dp {layout.dp}, not {world}",
+        ),
+        (layout.attention_gpus % pairs == 0, f"attention {layout.attention_gpus} ranks % pairs {pairs} is not 0"),
+        (layout.ffn_gpus % pairs == 0, f"ffn {layout.ffn_gpus} ranks % pairs {pairs} is not 0"),
+        (layout.attention_gpus >= pairs and layout.ffn_gpus >= pairs, f"fewer ranks than pairs {pairs} on one side"),
+    ]
+    for right, message in rules:
+        if not right:
+            raise SpecError(f"layout: {message}")
+    ep = layout.ffn_gpus // pairs
+    if model.experts and model.experts % ep:
+        raise SpecError(f"layout: {model.experts} experts % {ep} ranks of one FFN group is not 0")
+
+
+def stages(case: Case, layout: Disaggregated) -> StageGraph:
+    """The stage graph of `layout`: stage 2 l is attention of layer l, stage 2 l + 1 its FFN.
+
+    In each copy the attention ranks come first, group by group, then the FFN ranks.
+    """
+    check_degrees(case.model, layout, num_ranks(case.cluster))
+    pairs, dp = layout.pairs, layout.dp
+    attention, ffn = layout.attention_gpus // pairs, layout.ffn_gpus // pairs
+    stride = layout.attention_gpus + layout.ffn_gpus
+    positions = []
+    for i in range(pairs):
+        first = layout.attention_gpus + i * ffn
+        positions.append(Position(name=f"A{i}", ranks=grid(i * attention, attention, dp, stride), spread="sequence"))
+        positions.append(Position(name=f"F{i}", ranks=grid(first, ffn, dp, stride), spread="token"))
+    return assemble(
+        case.model,
+        positions=positions,
+        stages=[(s % (2 * pairs),) for s in range(2 * case.model.num_layers)],
+        stage_of=lambda layer, side: 2 * layer + (side == "ffn"),
+        ep=ffn,
+        deduplicate=layout.deduplicate,
+        sharded=case.memory.optimizer_shards != 1,
+    )

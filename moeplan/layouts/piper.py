@@ -1,0 +1,27 @@
+"""Piper: PP x EP with expert groups inside a node or a single-hop switch group (Piper, sections III and IV)."""
+
+from __future__ import annotations
+
+from moeplan.errors import SpecError
+from moeplan.layout import Piper, StageGraph
+from moeplan.mesh import mesh_stages
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import ClusterSpec
+
+NAME = "piper"
+SCHEDULES = ("1f1b", "interleaved", "gpipe")
+
+
+def widest_group(cluster: ClusterSpec) -> int:
+    """Most ranks of an expert group: the GPUs of one node times the nodes of one single-hop switch group."""
+    return cluster.node.gpus * min(cluster.nodes, cluster.network.nodes_per_leaf)
+
+
+def stages(case: Case, layout: Piper) -> StageGraph:
+    """The stage graph of `layout`; SpecError where it breaks the family's rules."""
+    widest = widest_group(case.cluster)
+    if layout.tp * layout.cp * layout.etp != 1:
+        raise SpecError(f"layout: piper has tp = cp = etp = 1, not {layout.tp}, {layout.cp}, {layout.etp}")
+    if layout.ep > widest:
+        raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
+    return mesh_stages(case, layout)

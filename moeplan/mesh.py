@@ -1,0 +1,78 @@
+"""The mesh of layouts whose ranks hold attention and experts alike: TP x CP x DP and ETP x EP x EDP inside PP stages.
+
+Ranks are numbered as Megatron-LM numbers them: tensor-parallel neighbours first, pipeline stages last. A position is
+the smallest block that whole attention groups and whole expert groups tile; further blocks of a stage are copies.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from moeplan.errors import SpecError
+from moeplan.layout import Colocated, Position, StageGraph, assemble, grid, split_evenly
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import ModelSpec
+
+
+def block(layout: Colocated) -> int:
+    """Ranks of one position of one copy: lcm(tp cp, etp ep)."""
+    return lcm(layout.tp * layout.cp, layout.etp * layout.ep)
+
+
+def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
+    """SpecError with the substituted numbers unless the degrees divide what they cut."""
+    product = layout.tp * layout.cp * layout.dp * layout.pp
+    stage_world = layout.tp * layout.cp * layout.dp
+    rules = [
+        (
+            product == world,
+            f"tp {layout.tp} * cp {layout.cp} * dp {layout.dp} * pp {layout.pp} = {product}, not {world}",
+        ),
+        (
+            stage_world % block(layout) == 0,
+            f"{stage_world} ranks per stage do not hold whole expert groups of etp {layout.etp} * ep {layout.ep}",
+        ),
+        (
+            layout.pp * layout.vpp <= model.num_layers,
+            f"pp {layout.pp} * vpp {layout.vpp} = {layout.pp * layout.vpp} stages for {model.num_layers} layers",
+        ),
+        (model.attention.heads % layout.tp == 0, f"{model.attention.heads} heads % tp {layout.tp} is not 0"),
+        (
+            model.attention.kv_heads % layout.tp == 0 or layout.tp % model.attention.kv_heads == 0,
+            f"{model.attention.kv_heads} key-value heads and tp {layout.tp} do not divide each other",
+        ),
+    ]
+    for right, message in rules:
+        if not right:
+            raise SpecError(f"layout: {message}")
+    check_experts(model, layout.ep, world)
+
+
+def check_experts(model: ModelSpec, ep: int, world: int) -> None:
+    """SpecError that lists the degrees that would do, unless `ep` divides the experts."""
+    if model.experts and model.experts % ep:
+        right = [str(d) for d in range(1, min(model.experts, world) + 1) if model.experts % d == 0]
+        raise SpecError(f"layout: {model.experts} experts % ep {ep} is not 0; ep may be {', '.join(right)}")
+
+
+def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
+    """The stage graph of `layout`; layers are cut evenly over pp * vpp stages, larger ones first."""
+    check_degrees(case.model, layout, num_ranks(case.cluster))
+    stage_world = layout.tp * layout.cp * layout.dp
+    size = block(layout)
+    counts = split_evenly(case.model.num_layers, layout.pp * layout.vpp)
+    stage_of = [stage for stage, count in enumerate(counts) for _ in range(count)]
+    return assemble(
+        case.model,
+        positions=[
+            Position(name=f"stage {i}", ranks=grid(i * stage_world, size, stage_world // size, size), spread="sequence")
+            for i in range(layout.pp)
+        ],
+        stages=[(s % layout.pp,) for s in range(layout.pp * layout.vpp)],
+        stage_of=lambda layer, side: stage_of[layer],
+        tp=layout.tp,
+        etp=layout.etp,
+        ep=layout.ep,
+        sharded=case.memory.optimizer_shards != 1,
+    )

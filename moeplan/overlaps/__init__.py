@@ -1,0 +1,1 @@
+"""The overlaps there are: one file per system."""

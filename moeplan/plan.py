@@ -1,0 +1,197 @@
+"""The plan file: all that the simulator and the executor read.
+
+`schema_version` is MAJOR.MINOR: a new optional field raises the minor, anything else the major. Equal inputs give equal
+bytes outside `provenance`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from moeplan import layout as layouts
+from moeplan.errors import PlanVersionError, ScheduleError, SpecError
+from moeplan.layout import Batch, Layout, Recompute, StageGraph
+from moeplan.overlap import Overlap
+from moeplan.program import Program, lower
+from moeplan.schedule import Steps, from_text
+from moeplan.spec.case import Case
+from moeplan.spec.model import check_model
+from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
+
+SCHEMA = "moeplan.plan"
+SCHEMA_VERSION = "1.0"
+
+
+class ScheduleText(Record):
+    """A schedule as text, one line per position; the line is what is simulated and run."""
+
+    name: str
+    positions: tuple[str, ...]
+
+
+class Duration(Record):
+    """Predicted seconds of one kind of operation on the pieces that share them."""
+
+    kind: str
+    phase: str
+    pieces: tuple[int, ...]
+    """Piece numbers; for transfers the piece before the edge, for collectives after the backward the replica."""
+    seconds: float
+    last_seconds: float
+    """The same for the last micro-batch, which may be short."""
+    source: str
+
+
+class Predictions(Record):
+    """What the step should cost."""
+
+    step_s: float
+    tokens_per_s: float
+    mfu: float
+    peak_flop_per_s: float
+    """Per GPU, dense, of the training type: what the MFU is measured against."""
+    model_flop: float
+    """FLOP of the model per step, recomputation excluded, causal attention."""
+    peak_hbm_bytes: tuple[float, ...]
+    """Per position."""
+    static_hbm_bytes: tuple[float, ...]
+    """Per position: weights, gradients, optimizer state."""
+    exposed_communication_s: float
+    bubble: float
+    """Share of the step in which the busiest position waits for other positions."""
+
+
+class Solver(Record):
+    """How the layout was found."""
+
+    status: str
+    gap: float = 0.0
+    bound_s: float = 0.0
+    """Lower bound on the step from the continuous relaxation; 0 where it was not asked."""
+    gpu_price_s: float = 0.0
+    """Seconds that one more GPU would save, from the relaxation's duals."""
+    nic_price_s: float = 0.0
+    """Seconds that one more NIC would save."""
+    evaluated: int = 0
+    pruned: int = 0
+
+
+class Provenance(Record):
+    """Where the plan came from; the only part that may differ between equal inputs."""
+
+    software: str = ""
+    created: str = ""
+    command: tuple[str, ...] = ()
+
+
+class Plan(Record):
+    """One layout of one case, with its schedule and what it should cost."""
+
+    schema: Literal["moeplan.plan"]
+    schema_version: str
+    case: Case
+    layout: Layout
+    graph: StageGraph
+    batch: Batch
+    schedule: ScheduleText
+    overlap: Overlap
+    recompute: Recompute
+    durations: tuple[Duration, ...]
+    predictions: Predictions
+    solver: Solver
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    provenance: Provenance = Provenance()
+
+
+def world_size(plan: Plan) -> int:
+    """Ranks that the plan uses."""
+    return sum(len(group) for position in plan.graph.positions for group in position.ranks)
+
+
+def steps_of(plan: Plan) -> Steps:
+    """The plan's schedule text as steps; ScheduleError where it cannot be read."""
+    lines = plan.schedule.positions
+    return tuple(from_text(line, where=f"schedule of position {i}") for i, line in enumerate(lines))
+
+
+def program_of(plan: Plan) -> Program:
+    """The program lowered from the plan's own schedule text; ScheduleError where that is not a legal order."""
+    return lower(
+        plan.graph,
+        steps_of(plan),
+        microbatches=plan.batch.microbatches,
+        overlap=plan.overlap,
+        recompute=plan.recompute,
+    )
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Write `plan` to `path`, whole or not at all."""
+    write_whole(path, to_json(plan))
+
+
+def read(path: Path) -> Plan:
+    """The plan in `path`, checked; SpecError, PlanVersionError or ScheduleError say what is wrong and where."""
+    raw = read_json(path)
+    _check_version(raw, path)
+    plan = convert(raw, Plan, where=str(path))
+    try:
+        check(plan)
+    except (SpecError, ScheduleError) as error:
+        raise type(error)(f"{path}: {error}") from None
+    return plan
+
+
+def check(plan: Plan) -> None:
+    """SpecError or ScheduleError unless the parts of `plan` belong together."""
+    check_model(plan.case.model)
+    layouts.check(plan.case.model, plan.graph)
+    _check_batch(plan)
+    _check_graph(plan)
+    program_of(plan)
+
+
+def _check_batch(plan: Plan) -> None:
+    dealt, first = plan.batch, plan.graph.positions[0].ranks
+    shards = len(first) * len(first[0]) // plan.graph.tp
+    expected = (
+        layouts.batch(plan.case.workload.global_batch, dealt.micro_batch, shards) if dealt.micro_batch > 0 else None
+    )
+    if dealt != expected:
+        raise SpecError(
+            f"batch: {dealt.microbatches} micro-batches of {dealt.micro_batch} on {dealt.shards} shards do not hold the"
+            f" {plan.case.workload.global_batch} sequences of the workload on {shards} shards"
+        )
+
+
+def _check_graph(plan: Plan) -> None:
+    graph, model = plan.graph, plan.case.model
+    if min(graph.tp, graph.ep, graph.etp) < 1:
+        raise SpecError(f"graph: tp {graph.tp}, ep {graph.ep}, etp {graph.etp} must be at least 1")
+    for position in graph.positions:
+        if len({len(group) for group in position.ranks}) != 1 or not position.ranks[0]:
+            raise SpecError(f"graph: position {position.name} has copies of unequal size")
+    if any(not 0 <= p < len(graph.positions) for homes in graph.stages for p in homes) or not all(graph.stages):
+        raise SpecError(f"graph: a stage lives outside of the {len(graph.positions)} positions")
+    if model.dense_layers < model.num_layers and model.experts % graph.ep:
+        raise SpecError(f"graph: {model.experts} experts % ep {graph.ep} is not 0")
+    sharded = any(replica.sharded for replica in graph.replicas)
+    if graph.replicas != layouts.replicas(graph, sharded=sharded, tied=model.tied_embeddings):
+        raise SpecError("graph: replicas are not the ranks that hold the same parameters")
+
+
+def _check_version(raw: Any, path: Path) -> None:
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise SpecError(f"{path}: not a plan: schema is not {SCHEMA!r}")
+    version = raw.get("schema_version")
+    match = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version) if isinstance(version, str) else None
+    if match is None:
+        raise PlanVersionError(f"{path}: schema_version {version!r} is not MAJOR.MINOR such as {SCHEMA_VERSION}")
+    major, minor = (int(n) for n in SCHEMA_VERSION.split("."))
+    if (int(match[1]), int(match[2])) > (major, minor):
+        raise PlanVersionError(f"{path}: plan version {version} is newer than {SCHEMA_VERSION}; upgrade moeplan")
+    if int(match[1]) < major:
+        raise PlanVersionError(f"{path}: plan version {version} is older than {major}.0 and cannot be read")

@@ -1,0 +1,1 @@
+"""What a piece of training needs, without seconds: parameters, FLOP, memory, traffic."""

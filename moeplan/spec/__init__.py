@@ -1,0 +1,1 @@
+"""What is given: records of models, clusters, workloads and calibrations, and how they are read."""

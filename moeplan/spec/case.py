@@ -1,0 +1,25 @@
+"""The inputs of one question, together."""
+
+from __future__ import annotations
+
+from moeplan.spec.cluster import ClusterSpec, check_cluster
+from moeplan.spec.model import ModelSpec, check_model
+from moeplan.spec.record import Record
+from moeplan.spec.workload import Memory, Workload, check_memory
+
+
+class Case(Record):
+    """A model to train, the machine to train it on, and the step."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    memory: Memory = Memory()
+
+
+def check_case(case: Case) -> Case:
+    """`case`, or SpecError with the first two numbers in it that do not go together."""
+    check_model(case.model)
+    check_cluster(case.cluster)
+    check_memory(case.memory)
+    return case

@@ -1,0 +1,69 @@
+"""`--set path=value`: any field of a case, by the name it has in files."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+
+from moeplan.errors import SpecError
+from moeplan.spec.case import Case, check_case
+from moeplan.spec.record import Plain, convert, to_plain
+
+_FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
+"""Tables whose keys are the user's own."""
+
+
+def override(case: Case, settings: Sequence[str]) -> Case:
+    """`case` with `settings` such as "model.top_k=4" or "cluster.node.nic=200 Gbit/s" applied in order, checked again.
+
+    SpecError for a setting that is not path=value, an unknown path (with the fields there are), a value of the wrong
+    type or unit, and numbers that no longer go together.
+    """
+    plain = to_plain(case)
+    for setting in settings:
+        path, value = _parse(setting)
+        _assign(plain, path, value)
+    return check_case(convert(plain, Case, where="--set " + " ".join(settings)))
+
+
+def split_settings(settings: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Plain]]:
+    """Settings of the case as they are, and those of the layout: "layout.tp=2" becomes {"tp": 2}; the last one wins."""
+    case = tuple(setting for setting in settings if not setting.lstrip().startswith("layout."))
+    layout = dict(_parse(setting) for setting in settings if setting.lstrip().startswith("layout."))
+    return case, {path.removeprefix("layout."): value for path, value in layout.items()}
+
+
+def _parse(setting: str) -> tuple[str, Plain]:
+    path, equals, text = setting.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise SpecError(f"--set {setting}: not a setting; right: path=value, such as model.top_k=4")
+    return path.strip(), _value(text.strip())
+
+
+def _value(text: str) -> Plain:
+    """`text` as a TOML value, or as it is where TOML would want quotes."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def _assign(plain: dict[str, Plain], path: str, value: Plain) -> None:
+    *parents, last = path.split(".")
+    table, seen = plain, ""
+    for key in parents:
+        table = _child(table, key, seen, path)
+        seen = f"{seen}.{key}".removeprefix(".")
+    if seen not in _FREE_KEYS:
+        _child(table, last, seen, path, table_wanted=False)
+    table[last] = value
+
+
+def _child(table: dict[str, Plain], key: str, seen: str, path: str, *, table_wanted: bool = True) -> Plain:
+    known = f"fields of {seen or 'a case'}: {', '.join(table)}"
+    if key not in table:
+        raise SpecError(f"--set {path}: no field {key!r}; {known}")
+    if table_wanted and not isinstance(table[key], dict):
+        raise SpecError(f"--set {path}: {key!r} has no fields of its own; {known}")
+    return table[key]

@@ -1,0 +1,113 @@
+"""Records that come from and go to files: frozen, keyword-only, strict about names, types and units."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
+
+import msgspec
+
+from moeplan.errors import SpecError
+from moeplan.units import Quantity
+
+T = TypeVar("T")
+Plain: TypeAlias = Any
+"""Plain dicts, lists, numbers and text, as TOML and JSON hold them."""
+MAX_FILE_BYTES = 512 * 1024 * 1024
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class _RecordMeta(msgspec.StructMeta):
+    """Gives every subclass the strict options, also those that msgspec does not inherit (kw_only)."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Plain], **options: Plain) -> type:
+        strict: dict[str, Plain] = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
+        return super().__new__(mcs, name, bases, namespace, **strict | options)
+
+
+class Record(msgspec.Struct, metaclass=_RecordMeta):
+    """Base of every record in a file: frozen, keyword-only, unknown fields refused.
+
+    Derived values are functions elsewhere.
+    """
+
+
+def _decode_quantity(kind: type, value: object) -> Plain:
+    if issubclass(kind, Quantity):
+        if isinstance(value, str):
+            return kind.parse(value)
+        raise ValueError(f"{value!r} needs a unit, written as text; units: {', '.join(kind.units)}")
+    raise NotImplementedError(kind)
+
+
+def _encode_quantity(value: object) -> Plain:
+    if isinstance(value, Quantity):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def convert(raw: Plain, kind: type[T], *, where: str) -> T:
+    """`raw` (plain dicts, lists, numbers, text) as a record of type `kind`; SpecError names `where` and the field."""
+    try:
+        return msgspec.convert(raw, kind, dec_hook=_decode_quantity)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def to_plain(record: object) -> Plain:
+    """`record` as plain dicts, lists, numbers and text; quantities become text with their SI unit."""
+    return msgspec.to_builtins(record, enc_hook=_encode_quantity, builtin_types=())
+
+
+def to_json(record: object) -> bytes:
+    """`record` as indented JSON with a stable key order."""
+    return msgspec.json.format(msgspec.json.encode(to_plain(record)), indent=1) + b"\n"
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that a user named; SpecError where it is missing, a folder, unreadable or too large."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise SpecError(f"{path}: {path.stat().st_size} bytes; a file of at most {MAX_FILE_BYTES} bytes is read")
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror or error}") from None
+
+
+def read_json(path: Path) -> Plain:
+    """The JSON document in `path`."""
+    try:
+        return msgspec.json.decode(read_bytes(path))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid JSON: {error}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The TOML document in `path`."""
+    try:
+        return tomllib.loads(read_bytes(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid TOML: {error}") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds all of it or stays as it was."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from None
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,64 @@
+"""Models, clusters and calibrations by name or by file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from moeplan.errors import SpecError
+from moeplan.spec.calibration import Calibration, check_calibration
+from moeplan.spec.cluster import ClusterSpec, check_cluster
+from moeplan.spec.huggingface import read_config
+from moeplan.spec.model import ModelSpec, check_model
+from moeplan.spec.record import convert, read_toml
+
+T = TypeVar("T")
+Kind = Literal["model", "cluster", "calibration"]
+_FOLDERS: dict[Kind, str] = {"model": "models", "cluster": "topologies", "calibration": "calibrations"}
+
+
+def shipped(kind: Kind) -> tuple[str, ...]:
+    """The names that come with moeplan, sorted."""
+    return tuple(sorted(_files(kind)))
+
+
+def load_model(text: str) -> ModelSpec:
+    """The model that `text` names: a shipped one, a TOML file, or a HuggingFace config.json or its folder.
+
+    A shipped name wins over a file. SpecError says what is wrong in the file, or lists the shipped names.
+    """
+    if text not in _files("model") and (text.endswith(".json") or os.path.isdir(text)):
+        return read_config(Path(text))
+    return check_model(_load(text, "model", ModelSpec))
+
+
+def load_cluster(text: str) -> ClusterSpec:
+    """The cluster that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
+    return check_cluster(_load(text, "cluster", ClusterSpec))
+
+
+def load_calibration(text: str) -> Calibration:
+    """The calibration that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
+    return check_calibration(_load(text, "calibration", Calibration))
+
+
+def _load(text: str, kind: Kind, record: type[T]) -> T:
+    files = _files(kind)
+    if text not in files and not text.endswith(".toml"):
+        close = difflib.get_close_matches(text.lower(), files, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SpecError(f"no {kind} {text!r}{hint} (shipped: {', '.join(sorted(files))}; or a path to a .toml file)")
+    path = files.get(text, Path(text))
+    return convert(read_toml(path), record, where=str(path))
+
+
+def _files(kind: Kind) -> dict[str, Path]:
+    """Shipped files by name. A wheel has `topologies` inside the package, a source checkout has it beside."""
+    package = Path(str(resources.files("moeplan.spec"))).parent
+    folder = package / _FOLDERS[kind]
+    if not folder.is_dir():
+        folder = package.parent / _FOLDERS[kind]
+    return {file.stem: file for file in folder.glob("*.toml")}

@@ -1,0 +1,1 @@
+"""The executor: runs the program of a plan with torch.distributed. torch lives here only."""
