@@ -6,6 +6,7 @@ the smallest block that whole attention groups and whole expert groups tile; fur
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import lcm
 
 from moeplan.errors import SpecError
@@ -76,3 +77,27 @@ def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
         ep=layout.ep,
         sharded=case.memory.optimizer_shards != 1,
     )
+
+
+VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8)
+MICRO_BATCHES = (1, 2, 4, 8)
+
+
+def divisors(number: int) -> list[int]:
+    """All positive divisors, ascending."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def meshes(case: Case, *, widest_tp: int, widest_ep: int) -> Iterator[dict[str, int]]:
+    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees; micro-batches that fit the step."""
+    model, world = case.model, num_ranks(case.cluster)
+    for pp in (d for d in divisors(world) if d <= model.num_layers):
+        per_stage = world // pp
+        for tp in (d for d in divisors(per_stage) if d <= widest_tp and model.attention.heads % d == 0):
+            dp = per_stage // tp
+            for ep in (d for d in divisors(max(model.experts, 1)) if d <= widest_ep):
+                if per_stage % lcm(tp, ep):
+                    continue
+                for vpp in (v for v in VIRTUAL_STAGES if pp * v <= model.num_layers and (v == 1 or pp > 1)):
+                    for b in (b for b in MICRO_BATCHES if b == 1 or b * dp <= case.workload.global_batch):
+                        yield {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "micro_batch": b}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from moeplan import layout as layouts
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
@@ -20,7 +20,7 @@ from moeplan.spec.case import Case
 from moeplan.spec.model import check_model
 from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
 
-SCHEMA = "moeplan.plan"
+SCHEMA: Final = "moeplan.plan"
 SCHEMA_VERSION = "1.0"
 
 
@@ -41,6 +41,8 @@ class Duration(Record):
     seconds: float
     last_seconds: float
     """The same for the last micro-batch, which may be short."""
+    communication_s: float = 0.0
+    """The part of `seconds` that is communication inside the piece (tensor parallelism)."""
     source: str
 
 

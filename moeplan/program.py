@@ -114,8 +114,8 @@ class _Lowering:
         """(phase, edge, micro-batch) -> operation that completes the transfer on the sender's side."""
         self.arrivals: list[tuple[int, tuple[str, int, int]]] = []
         """Compute operations that wait for a transfer."""
-        self.last_compute: dict[int, int] = {}
-        """Last operation inside the position of the step before: the next step starts after it."""
+        self.last_compute: dict[int, list[int]] = {}
+        """Last operation inside the position of each action of the step before: the next step starts after them."""
         self.last_backward: dict[int, int] = {}
 
     def add(  # noqa: PLR0913
@@ -141,14 +141,13 @@ class _Lowering:
 
     def step(self, position: int, step: Sequence[Action]) -> None:
         """One action, or the two of an overlapped pair, which both follow the step before and not each other."""
-        before = self.last_compute.get(position)
+        before, self.last_compute[position] = self.last_compute.get(position, []), []
         for action in step:
             first = len(self.drafts)
             self.forward(action) if action.kind == "F" else self.backward(action)
             mine = [n for n in range(first, len(self.drafts)) if not self.drafts[n].peers]
-            if before is not None:
-                self.drafts[mine[0]].deps.append(before)
-            self.last_compute[position] = mine[-1]
+            self.drafts[mine[0]].deps.extend(before)
+            self.last_compute[position].append(mine[-1])
             if action.kind != "F":
                 self.last_backward[position] = mine[-1]
 

@@ -77,20 +77,19 @@ def all_gather(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_
     """Seconds of ring all-gathers; `buffer_bytes` is the whole gathered buffer, of which each rank brings 1 / n.
 
     n - 1 steps of buffer / n over every edge of the ring, in the order of the group, so n - 1 route latencies.
-    Left out: trees (fewer latencies for small buffers) and several rings at once (a group with several ranks per node
-    leaves it by one NIC; NCCL's rings would use all of theirs).
+    Left out: trees (fewer latencies for small buffers).
     """
-    return _seconds(fabric, calibration, *_ring(groups, buffer_bytes, passes=1))
+    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=1))
 
 
 def reduce_scatter(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring reduce-scatters; `buffer_bytes` is the whole buffer of each rank. As `all_gather`."""
-    return _seconds(fabric, calibration, *_ring(groups, buffer_bytes, passes=1))
+    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=1))
 
 
 def all_reduce(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring all-reduces: a reduce-scatter and an all-gather of `buffer_bytes`, started once."""
-    return _seconds(fabric, calibration, *_ring(groups, buffer_bytes, passes=2))
+    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=2))
 
 
 def point_to_point(fabric: Fabric, calibration: Calibration, pairs: Groups, bytes_per_pair: float) -> Cost:
@@ -160,11 +159,26 @@ def _copies(
     return _transfers(source, target, share * np.where(leaves, once, 1.0)), fan_out
 
 
-def _ring(groups: Groups, buffer_bytes: float, passes: int) -> tuple[_Transfers, int]:
-    """Each rank to the next of its group, `passes` times n - 1 messages of buffer / n; and the steps of the longest."""
+def _ring(fabric: Fabric, groups: Groups, buffer_bytes: float, passes: int) -> tuple[_Transfers, int]:
+    """Each rank to the next of its rings, `passes` times n - 1 messages of buffer / n; and the steps of the longest.
+
+    A group that spans nodes runs as many rings at once as it has ranks on its smallest node, each with its share of
+    the buffer and leaving every node by another rank, so that all their NICs carry it.
+    """
     parts = []
     for group in groups:
-        ranks, n = np.asarray(group, np.intp), max(len(group), 1)
+        n = max(len(group), 1)
         steps = passes * (n - 1)
-        parts.append(_transfers(ranks, np.roll(ranks, -1), buffer_bytes * steps / n, steps))
+        for ring in (rings := _rings(fabric, group)):
+            parts.append(_transfers(ring, np.roll(ring, -1), buffer_bytes / len(rings) * steps / n, steps))
     return _joined(parts), passes * max((len(group) - 1 for group in groups), default=0)
+
+
+def _rings(fabric: Fabric, group: Sequence[int]) -> list[Integers]:
+    """The orders in which the rings of `group` visit its ranks: node by node, each starting a node at another rank."""
+    ranks = np.asarray(group, np.intp)
+    nodes = fabric.node_of(ranks)
+    blocks = [ranks[nodes == node] for node in np.unique(nodes)]
+    if len(blocks) == 1:
+        return [ranks]
+    return [np.concatenate([np.roll(block, -c) for block in blocks]) for c in range(min(map(len, blocks)))]

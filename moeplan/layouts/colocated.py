@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from moeplan.layout import Colocated, StageGraph
-from moeplan.mesh import mesh_stages
+from moeplan.mesh import mesh_stages, meshes
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
 
 NAME = "colocated"
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
@@ -13,3 +16,9 @@ SCHEDULES = ("1f1b", "interleaved", "gpipe")
 def stages(case: Case, layout: Colocated) -> StageGraph:
     """The stage graph of `layout`."""
     return mesh_stages(case, layout)
+
+
+def layouts(case: Case) -> Iterator[Colocated]:
+    """Every layout of the family: tensor parallelism inside a node, expert groups of any size."""
+    for degrees in meshes(case, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster)):
+        yield Colocated(**degrees)

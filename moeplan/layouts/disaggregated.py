@@ -20,8 +20,8 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
         (pairs >= 1 and layout.dp >= 1, f"pairs {pairs} and dp {layout.dp} must be at least 1"),
         (pairs <= model.num_layers, f"pairs {pairs} > {model.num_layers} layers"),
         (
-            one * layout.dp == world,
-            f"attention {layout.attention_gpus} + ffn {layout.ffn_gpus} = {one} ranks * dp {layout.dp}, not {world}",
+            one * layout.dp <= world,
+            f"attention {layout.attention_gpus} + ffn {layout.ffn_gpus} = {one} ranks * dp {layout.dp} > {world}",
         ),
         (layout.attention_gpus % pairs == 0, f"attention {layout.attention_gpus} ranks % pairs {pairs} is not 0"),
         (layout.ffn_gpus % pairs == 0, f"ffn {layout.ffn_gpus} ranks % pairs {pairs} is not 0"),
@@ -38,7 +38,7 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
 def stages(case: Case, layout: Disaggregated) -> StageGraph:
     """The stage graph of `layout`: stage 2 l is attention of layer l, stage 2 l + 1 its FFN.
 
-    In each copy the attention ranks come first, group by group, then the FFN ranks.
+    In each copy the attention ranks come first, group by group, then the FFN ranks; GPUs beyond them stay idle.
     """
     check_degrees(case.model, layout, num_ranks(case.cluster))
     pairs, dp = layout.pairs, layout.dp

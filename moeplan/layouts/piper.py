@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from moeplan.errors import SpecError
 from moeplan.layout import Piper, StageGraph
-from moeplan.mesh import mesh_stages
+from moeplan.mesh import mesh_stages, meshes
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import ClusterSpec
 
@@ -25,3 +27,9 @@ def stages(case: Case, layout: Piper) -> StageGraph:
     if layout.ep > widest:
         raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
     return mesh_stages(case, layout)
+
+
+def layouts(case: Case) -> Iterator[Piper]:
+    """Every layout of the family: TP = 1, expert groups up to the widest single-hop group."""
+    for degrees in meshes(case, widest_tp=1, widest_ep=widest_group(case.cluster)):
+        yield Piper(**degrees)

@@ -19,7 +19,6 @@ Plain: TypeAlias = Any
 MAX_FILE_BYTES = 512 * 1024 * 1024
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class _RecordMeta(msgspec.StructMeta):
     """Gives every subclass the strict options, also those that msgspec does not inherit (kw_only)."""
 
@@ -28,7 +27,8 @@ class _RecordMeta(msgspec.StructMeta):
         return super().__new__(mcs, name, bases, namespace, **strict | options)
 
 
-class Record(msgspec.Struct, metaclass=_RecordMeta):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, metaclass=_RecordMeta, frozen=True):
     """Base of every record in a file: frozen, keyword-only, unknown fields refused.
 
     Derived values are functions elsewhere.

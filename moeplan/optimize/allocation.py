@@ -1,0 +1,305 @@
+"""Which option attention and FFN take, and how their NICs are split: a one-hot integer program (DisagMoE, section 4.3).
+
+    symbol      meaning                                                   in the model
+    x_i, y_j    1 where attention takes option i, FFN option j, else 0    attention_*, ffn_*
+    z_k         1 where the NICs are split as pair k, else 0              nics_*
+    tau         seconds of the slowest side, in units of U                tau
+    U           seconds that no choice goes below                         options.least_seconds
+    s, g, r     seconds, GPUs, reachable NICs of an option                SideOption
+    e           GiB per GPU of an option above the HBM budget             options.excess_gib
+    a_k, f_k    NICs of attention and of FFN in pair k                    NicOption
+    V, B        bytes between the sides per direction, NIC bandwidth      OptionTable
+    W, M        GPUs, NICs                                                Budgets
+
+Least tau comes first. Of the choices within 1e-9 of it the one with fewest GPUs is taken, then with fewest attention
+GPUs, then with the evenest split of NICs, then the first in the table. Latency, contention and pipeline bubbles are
+left out. Without a network the rows about NICs vanish.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from moeplan.errors import InfeasibleError, SolverError
+from moeplan.optimize.options import (
+    GIB,
+    Budgets,
+    Choice,
+    OptionTable,
+    Taken,
+    check_reach,
+    excess_gib,
+    has_network,
+    least_seconds,
+    network_seconds,
+    step_seconds,
+)
+from moeplan.optimize.relaxation import Relaxed, rounded
+
+if TYPE_CHECKING:
+    import highspy
+
+Columns = Mapping[str, Mapping[str, Any]]
+"""For "attention", "ffn", "nics": the options by the name of their binary column."""
+Terms = Mapping[str, float]
+"""Column name to coefficient or value."""
+_TAU = {"tau": 1.0}
+_SIDES = ("attention", "ffn")
+_SAME = 1e-9
+_SHORT = {
+    "gpu_budget": "GPUs short by {:.0f} (budget {:.0f})",
+    "nic_budget": "NICs short by {:.0f} (budget {:.0f})",
+    "attention_memory": "attention HBM short by {:.1f} GiB per GPU (budget {:.1f} GiB)",
+    "ffn_memory": "FFN HBM short by {:.1f} GiB per GPU (budget {:.1f} GiB)",
+}
+_HIGHS: Mapping[str, str | float] = {
+    "threads": 1,
+    "presolve": "off",  # it takes most of the time where there are thousands of NIC pairs
+    "mip_rel_gap": 0.0,
+    "mip_abs_gap": 0.0,
+    "mip_feasibility_tolerance": 1e-10,
+    "primal_feasibility_tolerance": 1e-10,
+    "small_matrix_value": 1e-12,  # one byte is 1e-9 GiB and must not count as nothing
+}
+_STATUS = {"kOptimal": "optimal", "kSolutionLimit": "node limit", "kTimeLimit": "time limit"}
+
+
+class Row(NamedTuple):
+    """One named constraint: terms <= bound, or terms = bound."""
+
+    name: str
+    terms: Terms
+    bound: float = 0.0
+    sense: str = "<="
+
+
+class Solution(NamedTuple):
+    """Values of all columns, why the solver stopped, and a bound that no solution goes below."""
+
+    values: Terms
+    status: str
+    bound: float
+
+
+def solve(
+    table: OptionTable,
+    budgets: Budgets,
+    *,
+    start: Relaxed | None = None,
+    time_limit_s: float = 10.0,
+    node_limit: int = 10_000,
+) -> Choice:
+    """The fastest choice within the budgets, ties broken as above.
+
+    Equal inputs give equal choices, except where `status` says that `time_limit_s` ended the search. `start` gives the
+    solver a first choice. Raises InfeasibleError with what is short by how much, and SolverError where a limit came
+    before any choice.
+    """
+    check_reach(table)
+    unit, options = least_seconds(table), columns(table)
+    solver = _Solver(rows(table, budgets), time_limit_s, node_limit)
+    if start and (seed := rounded(start, table, budgets)):
+        tau = step_seconds(table, *seed) / unit
+        solver.start_at(_values(options, seed) | {"tau": tau})
+        solver.add(Row("seed", _TAU, tau * (1 + _SAME)))
+    try:
+        fastest = solver.minimise(_TAU)
+    except InfeasibleError:
+        raise InfeasibleError(f"allocation: {_shortfall(table, budgets)}") from None
+    seconds = step_seconds(table, *_taken(options, fastest.values))
+    solver.add(Row("fastest", _TAU, seconds / unit * (1 + _SAME)))
+    best = _break_ties(solver, options, fastest)
+    taken = _taken(options, best.values)
+    gap = 0.0 if fastest.status == "optimal" else 1 - max(0.0, fastest.bound) * unit / (seconds or unit)
+    return Choice(*taken, seconds=step_seconds(table, *taken), status=best.status, gap=max(0.0, gap))
+
+
+def model_text(table: OptionTable, budgets: Budgets) -> str:
+    """The first phase as the text of an LP file."""
+    lines = [f"\\ tau in units of {least_seconds(table)!r} s", "Minimize", " bottleneck: tau", "Subject To"]
+    for name, terms, bound, sense in rows(table, budgets):
+        left = " ".join(f"{value:+.12g} {column}" for column, value in terms.items()) or "+0 tau"
+        lines += textwrap.wrap(f" {name}: {left} {sense} {bound:.12g}", 110, subsequent_indent="   ")
+    binaries = " ".join(name for group in columns(table).values() for name in group)
+    return "\n".join([*lines, "Binaries", *textwrap.wrap(f" {binaries}", 110, subsequent_indent=" "), "End\n"])
+
+
+def columns(table: OptionTable) -> Columns:
+    """The binary columns: number of the option, then its name."""
+    pairs = table.nics if has_network(table) else ()
+    return {
+        "attention": {_name("attention", i, option.name): option for i, option in enumerate(table.attention)},
+        "ffn": {_name("ffn", j, option.name): option for j, option in enumerate(table.ffn)},
+        "nics": {_name("nics", k, f"{pair.attention}_{pair.ffn}"): pair for k, pair in enumerate(pairs)},
+    }
+
+
+def rows(table: OptionTable, budgets: Budgets) -> list[Row]:
+    """All constraints of the first phase.
+
+    one_attention   sum_i x_i = 1, and the same of y (one_ffn) and z (one_nics)
+    gpu_budget      sum_i g_i x_i + sum_j g_j y_j <= W
+    nic_budget      sum_k (a_k + f_k) z_k <= M
+    """
+    options = columns(table)
+    model = [Row(f"one_{group}", _sum(every, lambda o: 1.0), 1.0, "=") for group, every in options.items() if every]
+    model += [row for side in _SIDES for row in _side_rows(side, options, table, budgets)]
+    gpus = _sum(options["attention"], attrgetter("gpus")) | _sum(options["ffn"], attrgetter("gpus"))
+    model.append(Row("gpu_budget", gpus, budgets.gpus))
+    if nics := _sum(options["nics"], lambda k: k.attention + k.ffn):
+        model.append(Row("nic_budget", nics, budgets.nics))
+    return model
+
+
+def _side_rows(side: str, options: Columns, table: OptionTable, budgets: Budgets) -> Iterator[Row]:
+    """The constraints of attention; those of FFN are the same with y and f.
+
+    attention_compute     sum_i s_i x_i / U <= tau
+    attention_memory      sum_i e_i x_i <= 0
+    attention_network     sum_k V / (a_k B U) z_k <= tau
+    attention_nic_reach   sum_k a_k z_k <= sum_i r_i x_i
+    """
+    mine, pairs, nics, unit = options[side], options["nics"], attrgetter(side), least_seconds(table)
+    yield Row(f"{side}_compute", _sum(mine, lambda o: o.seconds / unit) | {"tau": -1.0})
+    yield Row(f"{side}_memory", _sum(mine, lambda o: excess_gib(o, budgets)))
+    if pairs:
+        yield Row(f"{side}_network", _sum(pairs, lambda k: network_seconds(table, nics(k)) / unit) | {"tau": -1.0})
+        yield Row(f"{side}_nic_reach", _sum(pairs, nics) | _sum(mine, lambda o: -o.nics))
+
+
+def _break_ties(solver: _Solver, options: Columns, found: Solution) -> Solution:
+    """Minimise each goal in turn, holding the earlier ones; the status is the first that is not "optimal"."""
+    status = found.status
+    for name, goal in _goals(options).items():
+        solver.start_at(found.values)
+        found = solver.minimise(goal)
+        status = found.status if status == "optimal" else status
+        reached = sum(weight for column, weight in goal.items() if found.values[column] > 0.5)
+        solver.add(Row(name, goal, reached + 0.5))
+    return found._replace(status=status)
+
+
+def _goals(options: Columns) -> dict[str, Terms]:
+    """What decides between equally fast choices, in this order; all are whole numbers."""
+    attention, ffn, pairs = options.values()
+    gpus = attrgetter("gpus")
+    goals = {
+        "used_gpus": _sum(attention, gpus) | _sum(ffn, gpus),
+        "attention_gpus": _sum(attention, gpus),
+        "nic_imbalance": _sum(pairs, lambda k: abs(k.attention - k.ffn)),
+    }
+    place = {f"first_{group}": dict(zip(every, range(len(every)), strict=True)) for group, every in options.items()}
+    return {name: goal for name, goal in (goals | place).items() if goal}
+
+
+def _shortfall(table: OptionTable, budgets: Budgets) -> str:
+    """Which budget is short by how much: in the elastic twin a named slack may exceed each budget.
+
+    minimise sum_b slack_b / budget_b   with   budget row b: terms - slack_b <= bound_b
+    """
+    gib = budgets.hbm_bytes / GIB
+    given = dict(zip(_SHORT, (budgets.gpus, budgets.nics, gib, gib), strict=True))
+    model = [
+        row._replace(terms={**row.terms, f"short_{row.name}": -1.0}) if row.name in given else row
+        for row in rows(table, budgets)
+    ]
+    found = _Solver(model).minimise({f"short_{name}": 1 / max(1.0, given[name]) for name in given})
+    short = {name: math.ceil(10 * found.values.get(f"short_{name}", 0.0) - 1e-5) / 10 for name in given}
+    return "; ".join(_SHORT[name].format(amount, given[name]) for name, amount in short.items() if amount > 0)
+
+
+def _taken(options: Columns, values: Terms) -> Taken:
+    """The option of attention, of FFN, and the NIC pair (None without a network)."""
+    taken = [[o for name, o in every.items() if values[name] > 0.5] for every in options.values()]
+    if any(len(group) != bool(every) for group, every in zip(taken, options.values(), strict=True)):
+        raise SolverError(f"allocation: {[len(group) for group in taken]} options taken, one of each was asked for")
+    (attention,), (ffn,), pair = taken
+    return attention, ffn, pair[0] if pair else None
+
+
+def _values(options: Columns, taken: Taken) -> dict[str, float]:
+    """1 for the columns of `taken`."""
+    pairs = zip(options.values(), taken, strict=True)
+    return {next(name for name, option in every.items() if option is one): 1.0 for every, one in pairs if one}
+
+
+def _name(group: str, number: int, text: str) -> str:
+    return re.sub(r"\W+", "_", f"{group}_{number}_{text}")
+
+
+def _sum(options: Mapping[str, Any], weight: Callable[[Any], float]) -> dict[str, float]:
+    return {name: float(value) for name, option in options.items() if (value := weight(option))}
+
+
+def _quiet_highs() -> highspy.Highs:
+    """HiGHS without the banner that it prints where callbacks are switched on; none are used here."""
+    import highspy
+
+    class Quiet(highspy.Highs):
+        def enableCallbacks(self) -> None:  # noqa: N802
+            self.silent()
+
+    return Quiet()  # type: ignore[no-untyped-call]
+
+
+class _Solver:
+    """HiGHS on one thread; columns are binary but for tau and the slacks."""
+
+    def __init__(self, model: Sequence[Row], time_limit_s: float = 10.0, node_limit: int = 10_000) -> None:
+        import highspy
+
+        names = dict.fromkeys(name for row in model for name in row.terms)
+        self._index = {name: i for i, name in enumerate(names)}
+        self._start: Terms = {}
+        self._highs = highs = _quiet_highs()
+        highs.resetGlobalScheduler(True)
+        for option, value in {**_HIGHS, "time_limit": time_limit_s, "mip_max_nodes": node_limit}.items():
+            highs.setOptionValue(option, value)
+        for name, i in self._index.items():
+            whole = name != "tau" and not name.startswith("short_")
+            highs.addVar(0.0, 1.0 if whole else highspy.kHighsInf)
+            highs.passColName(i, name)
+            if whole:
+                highs.changeColIntegrality(i, highspy.HighsVarType.kInteger)
+        for row in model:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Append a row over known columns."""
+        index = np.array([self._index[name] for name in row.terms], dtype=np.int32)
+        lower = row.bound if row.sense == "=" else -math.inf
+        self._highs.addRow(lower, row.bound, len(index), index, np.array(list(row.terms.values()), dtype=float))
+        self._highs.passRowName(self._highs.getNumRow() - 1, row.name)
+
+    def start_at(self, values: Terms) -> None:
+        """Give a first solution, which is also the answer where a limit comes before any other."""
+        import highspy
+
+        self._start = {name: values.get(name, 0.0) for name in self._index}
+        solution = highspy.HighsSolution()
+        solution.col_value = list(self._start.values())
+        self._highs.setSolution(solution)
+
+    def minimise(self, goal: Terms) -> Solution:
+        """The best solution; InfeasibleError where there is none, SolverError where none was found."""
+        import highspy
+
+        highs = self._highs
+        for name, i in self._index.items():
+            highs.changeColCost(i, goal.get(name, 0.0))
+        highs.run()
+        stop, info = highs.getModelStatus(), highs.getInfo()
+        if stop.name in ("kInfeasible", "kUnboundedOrInfeasible"):
+            raise InfeasibleError("no values of the columns satisfy all rows")
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if stop.name not in _STATUS or not (found or self._start):
+            raise SolverError(f"allocation: the solver stopped with {highs.modelStatusToString(stop)!r}")
+        values = dict(zip(self._index, highs.getSolution().col_value, strict=True)) if found else self._start
+        return Solution(values, _STATUS[stop.name], info.mip_dual_bound)

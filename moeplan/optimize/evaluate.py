@@ -1,0 +1,93 @@
+"""What one candidate would cost: memory from its schedule, seconds from its simulated program."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import structs
+
+from moeplan.cost.compute import peak_flop_per_s
+from moeplan.cost.durations import Machine, loads, per_operation, predict
+from moeplan.plan import Duration, Plan, Predictions, program_of, steps_of
+from moeplan.program import Program
+from moeplan.resources.memory import peak_activation_bytes, static_bytes
+from moeplan.resources.work import model_flop_per_token
+from moeplan.simulate import Timeline, metrics, run
+from moeplan.simulate.demands import demands
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
+
+
+class Footprint(NamedTuple):
+    """HBM bytes of one rank at each position."""
+
+    static: tuple[float, ...]
+    peak: tuple[float, ...]
+
+
+def footprint(plan: Plan) -> Footprint:
+    """Static bytes, and with activations of the plan's own schedule text the peak, per position."""
+    case, graph = plan.case, plan.graph
+    static = [static_bytes(case, graph, p) for p in range(len(graph.positions))]
+    full = loads(case, graph, plan.batch, 0)
+    alive = peak_activation_bytes(case, graph, steps_of(plan), plan.recompute, full)
+    return Footprint(tuple(static), tuple(s + a for s, a in zip(static, alive, strict=True)))
+
+
+def usable_bytes(case: Case) -> float:
+    """HBM of one GPU that may be planned with."""
+    return case.cluster.gpu.hbm_bytes * case.memory.usable
+
+
+def evaluate(plan: Plan, machine: Machine) -> Plan:
+    """`plan` with its durations and predictions filled in."""
+    durations = predict(plan.case, plan.graph, plan.batch, machine)
+    plan = structs.replace(plan, durations=durations)
+    program = program_of(plan)
+    return structs.replace(plan, predictions=_predictions(plan, program, simulate(plan, program, machine)))
+
+
+def simulate(plan: Plan, program: Program, machine: Machine) -> Timeline:
+    """The timeline of one step of `plan`, links between positions shared."""
+    duration_ns = per_operation(program, plan.durations, plan.batch.microbatches)
+    shared = demands(
+        program,
+        plan.graph,
+        duration_ns,
+        gpus_per_node=plan.case.cluster.node.gpus,
+        latency_ns=round(machine.calibration.network.latency_s * 1e9),
+    )
+    return run(program, duration_ns, transfers=shared)
+
+
+def _predictions(plan: Plan, program: Program, timeline: Timeline) -> Predictions:
+    case = plan.case
+    use = metrics(program, timeline)
+    step_s = use.step_ns / 1e9
+    tokens = case.workload.global_batch * case.workload.seq_len
+    flop = model_flop_per_token(case.model, case.workload.seq_len) * tokens
+    peak = peak_flop_per_s(case.cluster.gpu, case.workload.dtype)
+    bytes_ = footprint(plan)
+    busiest = max(use.positions, key=lambda p: p.compute_ns + p.exposed_ns)
+    return Predictions(
+        step_s=step_s,
+        tokens_per_s=tokens / step_s,
+        mfu=flop / (step_s * num_ranks(case.cluster) * peak),
+        peak_flop_per_s=peak,
+        model_flop=flop,
+        peak_hbm_bytes=bytes_.peak,
+        static_hbm_bytes=bytes_.static,
+        exposed_communication_s=busiest.exposed_ns / 1e9 + _inside(plan.durations, program, plan),
+        bubble=busiest.bubble_ns / use.step_ns,
+    )
+
+
+def _inside(durations: tuple[Duration, ...], program: Program, plan: Plan) -> float:
+    """Seconds of communication inside pieces (tensor parallelism) at the position that has most of it."""
+    inside = {(d.kind, d.phase, piece): d.communication_s for d in durations for piece in d.pieces if d.communication_s}
+    if not inside:
+        return 0.0
+    total = [0.0] * len(plan.graph.positions)
+    for op in program.ops:
+        total[op.position] += inside.get((op.kind, "F" if op.phase == "R" else op.phase, op.piece), 0.0)
+    return max(total)

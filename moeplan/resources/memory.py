@@ -1,0 +1,168 @@
+"""HBM bytes of each position: parameters with their gradients and optimizer state, and activations over the schedule.
+
+Static bytes count what a rank holds; activations are folded over the schedule text: a forward adds what its stage
+keeps, its backward takes it away, and while it runs it needs what it recomputes. Left out: allocator fragmentation,
+communicators and kernel workspaces, for which `memory.usable` keeps a share of the HBM back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moeplan.layout import Piece, Recompute, Replica, StageGraph, experts_of, pieces_of
+from moeplan.program import keeps
+from moeplan.resources import parameters as count
+from moeplan.resources.traffic import edge_bytes
+from moeplan.resources.work import ELEMENT_BYTES, Load
+from moeplan.schedule import Steps
+from moeplan.spec.case import Case
+from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.workload import gradient_bytes
+
+
+def replica_parameters(model: ModelSpec, graph: StageGraph, replica: Replica, position: int) -> float:
+    """Parameters of the class `replica` that one rank at `position` holds."""
+    here = [p for i, p in enumerate(graph.pieces) if position in graph.stages[p.stage]]
+    if replica.parameters == "embedding":
+        return count.embedding_parameters(model) / graph.tp
+    if replica.parameters == "ffn_norm":
+        other = {q for q in replica.positions if q != position}
+        return sum(count.norm_parameters(model) for _ in _shared_norms(graph, position, other))
+    if replica.parameters == "experts":
+        held = len(experts_of(model, graph, 0))
+        return sum(held * count.expert_parameters(model) / graph.etp for p in here if p.kind == "experts")
+    return sum(_dense_parameters(model, graph, i) for i, p in enumerate(graph.pieces) if p in here)
+
+
+def _shared_norms(graph: StageGraph, position: int, others: set[int]) -> list[int]:
+    """Experts pieces whose norm is applied on both sides of an M2N between `position` and one of `others`."""
+    result = []
+    for i, piece in enumerate(graph.pieces):
+        if piece.kind == "experts" and graph.edges[i - 1].kind == "m2n":
+            ends = {graph.stages[graph.pieces[i - 1].stage][0], graph.stages[piece.stage][0]}
+            if position in ends and ends & others:
+                result.append(i)
+    return result
+
+
+def _dense_parameters(model: ModelSpec, graph: StageGraph, number: int) -> float:
+    piece = graph.pieces[number]
+    if piece.kind == "attention":
+        norms = count.norm_parameters(model)
+        total = norms + (count.attention_parameters(model) - norms) / graph.tp
+        if is_dense(model, piece.layer):
+            return total
+        total += count.router_parameters(model) + count.shared_parameters(model) / graph.tp
+        return total if graph.edges[number].kind == "m2n" else total + norms
+    if piece.kind == "dense":
+        return count.norm_parameters(model) + count.dense_parameters(model) / graph.tp
+    if piece.kind == "head":
+        return count.norm_parameters(model) + count.head_parameters(model) / graph.tp
+    return 0.0
+
+
+def static_bytes(case: Case, graph: StageGraph, position: int) -> float:
+    """Bytes of weights, gradients and optimizer state of one rank at `position`.
+
+    Per parameter: weight + gradient + optimizer / shards, shards = ranks that hold the same parameter (or what
+    `memory.optimizer_shards` says).
+    """
+    memory = case.memory
+    total = 0.0
+    for replica in graph.replicas:
+        if position in replica.positions:
+            shards = memory.optimizer_shards or (len(replica.groups[0]) if replica.sharded else 1)
+            each = memory.weight_bytes + gradient_bytes(memory) + memory.optimizer_bytes / shards
+            total += each * replica_parameters(case.model, graph, replica, position)
+    return total
+
+
+class Kept(NamedTuple):
+    """Bytes of one piece and micro-batch on one rank."""
+
+    alive: float
+    """From the forward to the backward."""
+    transient: float
+    """More while the backward runs: what is recomputed, and the incoming gradient."""
+
+
+def piece_bytes(case: Case, graph: StageGraph, number: int, recompute: Recompute, load: Load) -> Kept:
+    """What the piece `number` keeps for its backward, and what its backward needs beside.
+
+    Per token of an attention piece: input, its norm, q, k, v, attention output, the residual after it, the row sent
+    and its norm (FlashAttention keeps no scores); per row of experts: the row (with its norm where the residual rides),
+    gate, up and their product. A piece that is recomputed keeps its input, or nothing.
+    """
+    piece, model = graph.pieces[number], case.model
+    size = ELEMENT_BYTES[case.workload.dtype]
+    everything = size * _activation_elements(model, graph, number, load)
+    kept = keeps(piece, recompute)
+    gradient = size * model.hidden * (load.rows if piece.kind == "experts" else load.tokens / load.tp)
+    if kept == "activations":
+        return Kept(everything, gradient)
+    return Kept(gradient if kept == "input" else 0.0, everything + gradient)
+
+
+def _activation_elements(model: ModelSpec, graph: StageGraph, number: int, load: Load) -> float:
+    piece, hidden, tokens, tp = graph.pieces[number], model.hidden, load.tokens, load.tp
+    if piece.kind == "attention":
+        shape = model.attention
+        queries = shape.heads * shape.head_dim / tp
+        keys = shape.kv_heads * shape.head_dim / min(tp, shape.kv_heads)
+        total = tokens * (3 * hidden / tp + 2 * queries + 2 * keys)
+        if not is_dense(model, piece.layer):
+            total += tokens * (hidden / tp + 2 * model.experts / tp)
+            total += 3 * tokens * model.shared_experts * model.expert_width / tp
+        return total
+    if piece.kind == "experts":
+        inputs = 2 * hidden if graph.edges[number - 1].kind == "m2n" else hidden
+        return load.rows * (inputs + hidden + 3 * model.expert_width / load.etp)
+    if piece.kind == "dense":
+        return tokens * (2 * hidden / tp + 3 * model.dense_width / tp)
+    if piece.kind == "head":
+        return tokens * (2 * hidden / tp + 2 * model.vocab / tp)
+    return 0.0
+
+
+def peak_activation_bytes(
+    case: Case, graph: StageGraph, steps: Steps, recompute: Recompute, loads: Sequence[Load]
+) -> list[float]:
+    """Most activation bytes at once of one rank at each position, folded over the schedule; `loads` per position.
+
+    Transfers in flight: one row buffer of the largest edge that touches the position, on each side.
+    """
+    stages = range(len(graph.stages))
+    kept = []
+    for stage in stages:
+        load = loads[graph.stages[stage][0]]
+        parts = [piece_bytes(case, graph, i, recompute, load) for i in pieces_of(graph, stage)]
+        kept.append(Kept(sum(p.alive for p in parts), max(p.transient for p in parts)))
+    return [
+        _peak(row, kept) + 2 * _largest_buffer(case, graph, position, loads[position])
+        for position, row in enumerate(steps)
+    ]
+
+
+def _peak(row: Sequence[Sequence[tuple[int, str, int]]], kept: Sequence[Kept]) -> float:
+    alive = peak = 0.0
+    for step in row:
+        for stage, kind, _ in step:
+            alive += kept[stage].alive if kind == "F" else 0.0
+            peak = max(peak, alive + (0.0 if kind == "F" else kept[stage].transient))
+            alive -= kept[stage].alive if kind in "BW" else 0.0
+    return peak
+
+
+def _largest_buffer(case: Case, graph: StageGraph, position: int, load: Load) -> float:
+    here = [
+        edge_bytes(case.model, graph, i, "F", load, dtype=case.workload.dtype)
+        for i in range(len(graph.edges))
+        if position in graph.stages[graph.pieces[i].stage] + graph.stages[graph.pieces[i + 1].stage]
+    ]
+    return max(here, default=0.0)
+
+
+def piece_name(piece: Piece) -> str:
+    """`attention 3`: how a piece is called in tables."""
+    return f"{piece.kind} {piece.layer}"

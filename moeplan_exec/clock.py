@@ -1,0 +1,36 @@
+"""When each operation of this rank ran."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from moeplan.program import Op, Program, text_of
+from moeplan.trace import Span
+
+
+class Clock:
+    """Collects spans, from the interpreter and from the threads of its queues."""
+
+    def __init__(self, program: Program, rank: int) -> None:
+        self.program, self.rank = program, rank
+        self.spans: list[Span] = []
+        self.lock = threading.Lock()
+
+    def record(self, op: Op, start_ns: int) -> None:
+        """`op` began at `start_ns` and ends now."""
+        span = Span(
+            op=op.id,
+            name=text_of(op),
+            lane=self.rank,
+            stream=self.program.streams[op.stream].name,
+            start_ns=start_ns,
+            end_ns=time.perf_counter_ns(),
+        )
+        with self.lock:
+            self.spans.append(span)
+
+    def take(self) -> list[Span]:
+        """The spans since the last call, in the order in which they began."""
+        spans, self.spans = sorted(self.spans, key=lambda span: span.start_ns), []
+        return spans

@@ -1,0 +1,149 @@
+"""Starts all ranks of a plan on this machine by fork, and ends them all when one fails.
+
+The parent imports torch and runs no operation of it, so that a fork is safe and takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, NamedTuple, NoReturn
+
+from moeplan.errors import ExecutionError, MoeplanError, SpecError
+from moeplan.plan import Plan, world_size
+from moeplan_exec.hooks import Hooks
+from moeplan_exec.refuse import refuse
+from moeplan_exec.run import Options, RunResult, StepResult, run_rank
+from moeplan_exec.start import Start
+
+GRACE_S = 5.0
+"""From the first failure until ranks that still run are killed."""
+
+Body = Callable[[Start, Callable[[Any], None]], Any]
+"""What a rank does: (start, report) to its result; `report` sends a message to the parent at once."""
+
+
+class _Child(NamedTuple):
+    rank: int
+    pid: int
+    pipe: Connection
+
+
+def launch(
+    plan: Plan,
+    options: Options,
+    *,
+    hooks: Hooks = Hooks(),  # noqa: B008
+    on_step: Callable[[StepResult], None] | None = None,
+) -> RunResult:
+    """Run `plan` with all its ranks on this machine; the result of rank 0.
+
+    `on_step` is called here after every step. SpecError for a plan that cannot be run; ExecutionError names the first
+    rank that failed and its cause, after all ranks have ended.
+    """
+    refuse(plan)
+
+    def body(start: Start, report: Callable[[Any], None]) -> RunResult:
+        return run_rank(plan, options, start, hooks=hooks, on_step=report)
+
+    result: RunResult = fork(world_size(plan), body, on_report=on_step or (lambda _: None))[0]
+    return result
+
+
+def fork(world: int, body: Body, *, on_report: Callable[[Any], None] = lambda _: None) -> list[Any]:
+    """Run `body` on `world` ranks of this machine; their results by rank. Errors as `launch`."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(world + 64)
+        children: list[_Child] = []
+        try:
+            children += (_fork_one(rank, world, listener, body) for rank in range(world))
+            return _collect(children, on_report)
+        finally:
+            _end(children)
+
+
+def _fork_one(rank: int, world: int, listener: socket.socket, body: Body) -> _Child:
+    ours, theirs = Pipe(duplex=False)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        host, port = listener.getsockname()
+        _child(Start(rank, world, rank, host, port, listener.fileno() if rank == 0 else None), theirs, body)
+    theirs.close()
+    return _Child(rank, pid, ours)
+
+
+def _child(start: Start, pipe: Connection, body: Body) -> NoReturn:
+    """One rank from its birth to its exit: 0, or 3 with the cause sent to the parent."""
+    code = ExecutionError.exit_code
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        result = body(start, lambda message: _tell(pipe, "report", message))
+        _tell(pipe, "result", result)
+        code = 0
+    except BaseException as error:  # noqa: BLE001
+        with contextlib.suppress(OSError):
+            _tell(pipe, "error", _portable(error, start.rank))
+    finally:
+        os._exit(code)
+
+
+def _portable(error: BaseException, rank: int) -> MoeplanError:
+    if isinstance(error, SpecError):
+        return error
+    if isinstance(error, ExecutionError) and str(error).startswith("rank "):
+        return ExecutionError(str(error))
+    return ExecutionError(f"rank {rank}: {type(error).__name__}: {error}")
+
+
+def _tell(pipe: Connection, kind: str, content: Any) -> None:
+    pipe.send_bytes(pickle.dumps((kind, content)))
+
+
+def _collect(children: list[_Child], on_report: Callable[[Any], None]) -> list[Any]:
+    results: dict[int, Any] = {}
+    for child, kind, content in _messages(children):
+        if kind == "error":
+            raise content
+        if kind == "result":
+            results[child.rank] = content
+        else:
+            on_report(content)
+    return [results[child.rank] for child in children]
+
+
+def _messages(children: list[_Child]) -> Iterator[tuple[_Child, str, Any]]:
+    """Messages of all ranks as they come, until each has given its result."""
+    waiting = {child.pipe: child for child in children}
+    while waiting:
+        for pipe in connection.wait(list(waiting)):
+            child = waiting[pipe]  # type: ignore[index]
+            try:
+                kind, content = pickle.loads(child.pipe.recv_bytes())
+            except EOFError:
+                kind, content = "error", ExecutionError(f"rank {child.rank}: ended without a word")
+            if kind == "result":
+                del waiting[child.pipe]
+            yield child, kind, content
+
+
+def _end(children: list[_Child]) -> None:
+    """Wait for ranks that are done; ask the others to end, and kill those that have not after a grace."""
+    for child in children:
+        child.pipe.close()
+    alive = {child.pid for child in children}
+    for number, until in ((0, time.monotonic() + 0.5), (signal.SIGTERM, time.monotonic() + GRACE_S), (signal.SIGKILL, 0)):
+        for pid in alive if number else ():
+            os.kill(pid, number)
+        while alive and (number == signal.SIGKILL or time.monotonic() < until):
+            alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
+            time.sleep(0.005)

@@ -1,0 +1,44 @@
+"""What the executor cannot run, by name and before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moeplan.errors import SpecError
+from moeplan.layout import Colocated
+from moeplan.plan import Plan, world_size
+
+
+def refuse(plan: Plan) -> None:
+    """SpecError with the first thing in `plan` that cannot be run, and what can."""
+    for reason in _reasons(plan):
+        raise SpecError(f"run: {reason}")
+
+
+def check_world(plan: Plan, world: int) -> None:
+    """SpecError unless as many ranks were started as `plan` uses."""
+    if world != world_size(plan):
+        raise SpecError(f"run: {world} ranks were started, the plan uses {world_size(plan)}")
+
+
+def _reasons(plan: Plan) -> Iterator[str]:
+    graph = plan.graph
+    degrees = {"tp": graph.tp, "etp": graph.etp}
+    if isinstance(plan.layout, Colocated):
+        degrees |= {"tp": plan.layout.tp, "cp": plan.layout.cp, "etp": plan.layout.etp}
+    for name, degree in degrees.items():
+        if degree != 1:
+            yield f"{name} {degree} cannot be run; tensor and context parallelism run with degree 1"
+    if graph.shared_side != "attention":
+        yield f"shared experts on the {graph.shared_side} side cannot be run; they run on the attention side"
+    for edge in graph.edges:
+        if edge.algorithm not in ("none", "p2p", "flat"):
+            yield f"{edge.kind} by {edge.algorithm!r} cannot be run; transfers run as p2p or flat"
+    if plan.recompute.ffn == "full" and any(edge.kind == "m2n" for edge in graph.edges):
+        yield "recompute ffn 'full' cannot be run across an M2N; 'none' and 'experts' can"
+    if any(len(homes) != 1 for homes in graph.stages):
+        yield "stages with several homes cannot be run; one position per stage can"
+    for piece in graph.pieces:
+        group = len(graph.positions[graph.stages[piece.stage][0]].ranks[0])
+        if piece.kind == "experts" and group != graph.ep:
+            yield f"{group} ranks that hold the experts of one piece in {graph.ep} shares cannot be run; one each can"

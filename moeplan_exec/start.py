@@ -1,0 +1,99 @@
+"""How a rank learns who it is: torchrun's variables, then those of a Slurm step, then those of a Slurm job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from moeplan.errors import SpecError
+
+_STARTERS = (
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("Slurm step", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("Slurm job", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+
+
+class Start(NamedTuple):
+    """One rank of a run, and where it meets the others."""
+
+    rank: int
+    world: int
+    local_rank: int
+    host: str
+    port: int
+    listening: int | None = None
+    """File descriptor of a socket that already listens on `port`, at rank 0."""
+
+
+def from_environment(variables: Mapping[str, str] = os.environ) -> Start | None:
+    """The rank that torchrun or Slurm started; None where neither did; SpecError where a variable is no number."""
+    for name, rank, world, local in _STARTERS:
+        if rank in variables and world in variables:
+            numbers = [_number(variables, key, name) for key in (rank, world)]
+            local_rank = _number(variables, local, name) if local in variables else numbers[0]
+            return Start(numbers[0], numbers[1], local_rank, *_meeting_point(variables, name))
+    return None
+
+
+def _number(variables: Mapping[str, str], key: str, starter: str) -> int:
+    if not variables[key].isdecimal():
+        raise SpecError(f"{starter}: {key}={variables[key]!r} is not a number")
+    return int(variables[key])
+
+
+def _meeting_point(variables: Mapping[str, str], starter: str) -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT; under Slurm else the first node, and a port made from the job's number."""
+    nodes = variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_JOB_NODELIST", ""))
+    host = variables.get("MASTER_ADDR", first_host(nodes))
+    if not host:
+        raise SpecError(f"{starter}: MASTER_ADDR is not set")
+    if "MASTER_PORT" in variables:
+        return host, _number(variables, "MASTER_PORT", starter)
+    if "SLURM_JOB_ID" not in variables:
+        raise SpecError(f"{starter}: MASTER_PORT is not set")
+    return host, 20000 + _number(variables, "SLURM_JOB_ID", starter) % 20000
+
+
+def first_host(nodes: str) -> str:
+    """The first name of a Slurm host list: node[03-07,9],gpu1 begins with node03."""
+    match = re.match(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else ""
+
+
+def join(start: Start, device: str, *, timeout_s: float) -> torch.device:
+    """Meet the other ranks; this rank's device. SpecError where it has none.
+
+    CPU ranks talk over gloo; GPU ranks over NCCL, with gloo for row counts. The NCCL half has not been run.
+    """
+    local = 0
+    if device == "cuda":
+        local, count = start.local_rank, torch.cuda.device_count()
+        if local >= count:
+            raise SpecError(f"run: local rank {local} has no GPU; this machine has {count}")
+        torch.cuda.set_device(local)
+    timeout = timedelta(seconds=timeout_s)
+    store = dist.TCPStore(
+        start.host,
+        start.port,
+        start.world,
+        is_master=start.rank == 0 and not _agent_store(),
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=start.listening,
+    )
+    attempt = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=attempt, rank=start.rank, world_size=start.world, timeout=timeout)
+    return torch.device("cpu") if device == "cpu" else torch.device("cuda", local)
+
+
+def _agent_store() -> bool:
+    """Whether torchrun's agent already serves the store at MASTER_PORT."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
