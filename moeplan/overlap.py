@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from moeplan.errors import SpecError
 from moeplan.spec.record import Record
 
 
@@ -22,7 +25,19 @@ class Overlap(Record):
     backward: tuple[Placement, ...]
 
 
-def stream_of(overlap: Overlap, item: str, phase: str) -> str:
-    """The stream on which `item` runs in `phase` (F, or R and B for the backward pass)."""
-    placements = overlap.forward if phase == "F" else overlap.backward
-    return next(p.stream for p in placements if p.item == item)
+def streams_of(overlap: Overlap) -> dict[tuple[str, str], str]:
+    """The stream of each (item, phase); phases R and B belong to the backward pass."""
+    passes = (("F", overlap.forward), ("R", overlap.backward), ("B", overlap.backward))
+    return {(placed.item, phase): placed.stream for phase, placements in passes for placed in placements}
+
+
+def check_overlap(overlap: Overlap, items: Iterable[str]) -> None:
+    """SpecError unless each of `items` has a stream in both passes."""
+    streams = streams_of(overlap)
+    for item in items:
+        if not {(item, "F"), (item, "B")} <= streams.keys():
+            raise SpecError(f"overlap {overlap.name!r}: {item} has no stream in both passes")
+    known = ("forward", "backward", "collective")
+    wrong = sorted(set(streams.values()) - set(known))
+    if wrong:
+        raise SpecError(f"overlap {overlap.name!r}: stream {wrong[0]!r} is not one of {', '.join(known)}")

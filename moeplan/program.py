@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moeplan.errors import ScheduleError
+from moeplan.errors import ScheduleError, SpecError
 from moeplan.layout import Piece, Recompute, StageGraph, home, pieces_of
-from moeplan.overlap import Overlap, stream_of
+from moeplan.overlap import Overlap, check_overlap, streams_of
 from moeplan.schedule import Action, Steps, check
 
 OP_KINDS = (
@@ -79,12 +79,21 @@ def is_receive(program: Program, op: Op) -> bool:
 def lower(graph: StageGraph, steps: Steps, *, microbatches: int, overlap: Overlap, recompute: Recompute) -> Program:
     """The program of one step: `steps` checked, then expanded; ScheduleError where they are not a legal order."""
     check(steps, graph.stages, microbatches)
+    _check_rules(graph, overlap, recompute)
     lowering = _Lowering(graph, overlap, recompute)
     for position, row in enumerate(steps):
         for step in row:
             lowering.step(position, step)
     lowering.synchronise(len(steps))
     return lowering.program(len(steps))
+
+
+def _check_rules(graph: StageGraph, overlap: Overlap, recompute: Recompute) -> None:
+    """SpecError where the overlap misses an item, or FFN rows would have to be fetched again from other ranks."""
+    inside = [edge.kind for edge in graph.edges if edge.kind in ("dispatch", "combine")]
+    check_overlap(overlap, sorted({piece.kind for piece in graph.pieces} | set(inside)))
+    if recompute.ffn == "full" and any(edge.kind == "m2n" for edge in graph.edges):
+        raise SpecError("recompute: ffn full would dispatch again from other ranks; ffn may be none or experts here")
 
 
 class _Draft(NamedTuple):
@@ -102,7 +111,8 @@ class _Lowering:
     """The state of one lowering; lives for one call of `lower`."""
 
     def __init__(self, graph: StageGraph, overlap: Overlap, recompute: Recompute) -> None:
-        self.graph, self.overlap, self.recompute = graph, overlap, recompute
+        self.graph, self.recompute = graph, recompute
+        self.stream = streams_of(overlap)
         self.stage_pieces = [pieces_of(graph, s) for s in range(len(graph.stages))]
         self.drafts: list[_Draft] = []
         self.streams: dict[tuple[int, str], list[int]] = {}
@@ -155,7 +165,7 @@ class _Lowering:
         """An operation of one piece."""
         position = home(self.graph, action.stage, action.microbatch)
         kind = "F" if phase in "FR" else action.kind
-        stream = stream_of(self.overlap, self.graph.pieces[piece].kind, phase)
+        stream = self.stream[(self.graph.pieces[piece].kind, phase)]
         number = self.add(position, stream, kind, phase, piece, action.microbatch, deps=deps)
         self.done[(kind + phase, piece, action.microbatch)] = number
         return number
@@ -168,7 +178,7 @@ class _Lowering:
         kind = self.graph.edges[edge].kind
         key = (phase, edge, action.microbatch)
         if here == there:
-            stream = stream_of(self.overlap, kind, phase)
+            stream = self.stream[(kind, phase)]
             self.sent[key] = self.add(here, stream, kind, phase, edge, action.microbatch, deps=[after])
             return self.sent[key]
         name = f"{kind}.{phase}"
@@ -196,7 +206,7 @@ class _Lowering:
                 self.compute(action, piece, "B", deps=[self.done[("IB", piece, action.microbatch)]])
                 continue
             deps = [self.done[("FF", piece, action.microbatch)]]
-            again = self.again(action, piece)
+            again = self.again(action, piece, self.gradient_inside(action, piece))
             if again is not None:
                 deps.append(again)
             after = piece < len(self.graph.edges)
@@ -208,17 +218,17 @@ class _Lowering:
             if piece > 0 and self.graph.edges[piece - 1].kind != "local":
                 self.transfer(action, piece - 1, "B", number)
 
-    def again(self, action: Action, piece: int) -> int | None:
-        """The recomputed forward of `piece` before its backward; None where its activations are kept."""
+    def again(self, action: Action, piece: int, after: Sequence[int]) -> int | None:
+        """The recomputed forward of `piece`, which follows `after`; None where its activations are kept."""
         kept = keeps(self.graph.pieces[piece], self.recompute)
         if kept == "activations":
             return None
         done = self.done.get(("FR", piece, action.microbatch))
         if done is not None:
             return done
-        deps: list[int] = []
+        deps = list(after)
         if kept == "nothing":
-            source = self.again(action, piece - 1)
+            source = self.again(action, piece - 1, after)
             if source is None:
                 source = self.done[("FF", piece - 1, action.microbatch)]
             if self.graph.edges[piece - 1].kind == "local":
@@ -226,6 +236,17 @@ class _Lowering:
             else:
                 deps.append(self.transfer(action, piece - 1, "R", source))
         return self.compute(action, piece, "R", deps=deps)
+
+    def gradient_inside(self, action: Action, piece: int) -> list[int]:
+        """The operation that brings the gradient of `piece` from inside the position: nothing is recomputed before it.
+
+        A gradient from another position is not waited for: recomputing fills the time until it comes.
+        """
+        if piece + 1 == len(self.graph.pieces) or self.graph.pieces[piece + 1].stage != action.stage:
+            return []
+        if self.graph.edges[piece].kind == "local":
+            return [self.done[(action.kind + "B", piece + 1, action.microbatch)]]
+        return [self.sent[("B", piece, action.microbatch)]]
 
     def synchronise(self, positions: int) -> None:
         """After the last backward: gradients summed, optimizer, sharded parameters gathered."""

@@ -55,8 +55,8 @@ def from_text(text: str, *, where: str) -> tuple[Step, ...]:
     """The steps written in `text`; ScheduleError names `where` and the step that is not one."""
 
     def action(word: str, step: int) -> Action:
-        match = _ACTION.fullmatch(word)
-        if match is None or len(word) > 24:
+        match = _ACTION.fullmatch(word) if len(word) <= 24 else None
+        if match is None:
             raise ScheduleError(f"{where}: step {step} {word[:40]!r} is not stage, one of {KINDS}, micro-batch (0F3)")
         return Action(int(match[1]), match[2], int(match[3]))
 

@@ -44,17 +44,13 @@ def rank_lists(plan: Plan) -> list[tuple[int, ...]]:
 
 
 def make_groups(site: Site, program: Program) -> Groups:
-    """The groups that this rank is in; its members call together, others pass."""
-    mine = [ranks for ranks in rank_lists(site.plan) if site.rank in ranks]
-    collective = {ranks: _new(ranks) for ranks in mine}
-    queue = {
-        key: _new(site.group(key[0]) + site.group(key[1])) for key in queues(program) if site.position in key[:2]
-    }
-    return Groups(collective, queue)
-
-
-def _new(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    group = dist.new_group(sorted(ranks), use_local_synchronization=True)
-    if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"ranks {ranks} have no process group here")
-    return group
+    """The groups that this rank is in; all ranks make all groups, since their names are numbers in order of making."""
+    collective = {ranks: dist.new_group(list(ranks)) for ranks in rank_lists(site.plan)}
+    queue: dict[Queue, dist.ProcessGroup] = {}
+    for key in queues(program):
+        for copy in range(len(site.graph.positions[0].ranks)):
+            ranks = [rank for position in key[:2] for rank in site.graph.positions[position].ranks[copy]]
+            group = dist.new_group(sorted(ranks))
+            if site.rank in ranks:
+                queue[key] = group
+    return Groups({ranks: group for ranks, group in collective.items() if site.rank in ranks}, queue)

@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
@@ -71,7 +72,7 @@ def fork(world: int, body: Body, *, on_report: Callable[[Any], None] = lambda _:
 
 
 def _fork_one(rank: int, world: int, listener: socket.socket, body: Body) -> _Child:
-    ours, theirs = Pipe(duplex=False)
+    ours, theirs = Pipe()
     pid = os.fork()
     if pid == 0:
         ours.close()
@@ -86,6 +87,7 @@ def _child(start: Start, pipe: Connection, body: Body) -> NoReturn:
     code = ExecutionError.exit_code
     try:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+        threading.Thread(target=_outlive_nobody, args=(pipe,), daemon=True).start()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         result = body(start, lambda message: _tell(pipe, "report", message))
         _tell(pipe, "result", result)
@@ -95,6 +97,12 @@ def _child(start: Start, pipe: Connection, body: Body) -> NoReturn:
             _tell(pipe, "error", _portable(error, start.rank))
     finally:
         os._exit(code)
+
+
+def _outlive_nobody(pipe: Connection) -> None:
+    """The parent writes nothing: the pipe becomes readable when it is gone."""
+    connection.wait([pipe])
+    os._exit(ExecutionError.exit_code)
 
 
 def _portable(error: BaseException, rank: int) -> MoeplanError:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Position, StageGraph, assemble, grid
+from moeplan.mesh import divisors
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import ModelSpec
 
 NAME = "disaggregated"
-SCHEDULES = ("af-pipe", "interleaved", "1f1b", "gpipe")
+SCHEDULES = ("af-pipe", "interleaved", "gpipe")
 
 
 def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
@@ -58,3 +62,28 @@ def stages(case: Case, layout: Disaggregated) -> StageGraph:
         deduplicate=layout.deduplicate,
         sharded=case.memory.optimizer_shards != 1,
     )
+
+
+class Frame(NamedTuple):
+    """What is fixed while GPUs and NICs are allocated."""
+
+    pairs: int
+    dp: int
+    micro_batch: int
+
+
+WIDEST_PAIRS = 16
+
+
+def frames(case: Case) -> Iterator[Frame]:
+    """Every number of group pairs and of pipeline copies that leaves both sides a GPU per group."""
+    world = num_ranks(case.cluster)
+    for dp in (d for d in divisors(world) if d <= case.workload.global_batch):
+        for pairs in range(1, min(case.model.num_layers, world // dp // 2, WIDEST_PAIRS) + 1):
+            yield Frame(pairs, dp, 1)
+
+
+def sides(case: Case, frame: Frame) -> tuple[list[int], list[int]]:
+    """Sizes that one attention group and one FFN group may have; an FFN group divides the experts."""
+    largest = num_ranks(case.cluster) // frame.dp // frame.pairs - 1
+    return list(range(1, largest + 1)), [n for n in divisors(max(case.model.experts, 1)) if n <= largest]

@@ -6,7 +6,7 @@
     tau         seconds of the slowest side, in units of U                tau
     U           seconds that no choice goes below                         options.least_seconds
     s, g, r     seconds, GPUs, reachable NICs of an option                SideOption
-    e           GiB per GPU of an option above the HBM budget             options.excess_gib
+    e           GiB per GPU of an option above the HBM budget             options.excess_bytes
     a_k, f_k    NICs of attention and of FFN in pair k                    NicOption
     V, B        bytes between the sides per direction, NIC bandwidth      OptionTable
     W, M        GPUs, NICs                                                Budgets
@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from moeplan.errors import InfeasibleError, SolverError
-from moeplan.optimize.options import (
-    GIB,
+from moeplan.options import (
     Budgets,
     Choice,
     OptionTable,
     Taken,
     check_reach,
-    excess_gib,
+    excess_bytes,
     has_network,
     least_seconds,
     network_seconds,
@@ -53,6 +52,7 @@ Terms = Mapping[str, float]
 _TAU = {"tau": 1.0}
 _SIDES = ("attention", "ffn")
 _SAME = 1e-9
+_MIB, _GIB = 1024**2, 1024**3
 _SHORT = {
     "gpu_budget": "GPUs short by {:.0f} (budget {:.0f})",
     "nic_budget": "NICs short by {:.0f} (budget {:.0f})",
@@ -66,7 +66,6 @@ _HIGHS: Mapping[str, str | float] = {
     "mip_abs_gap": 0.0,
     "mip_feasibility_tolerance": 1e-10,
     "primal_feasibility_tolerance": 1e-10,
-    "small_matrix_value": 1e-12,  # one byte is 1e-9 GiB and must not count as nothing
 }
 _STATUS = {"kOptimal": "optimal", "kSolutionLimit": "node limit", "kTimeLimit": "time limit"}
 
@@ -162,13 +161,13 @@ def _side_rows(side: str, options: Columns, table: OptionTable, budgets: Budgets
     """The constraints of attention; those of FFN are the same with y and f.
 
     attention_compute     sum_i s_i x_i / U <= tau
-    attention_memory      sum_i e_i x_i <= 0
+    attention_memory      sum_i e_i x_i <= 0, with e in whole MiB: one byte would drown in the solver's tolerance
     attention_network     sum_k V / (a_k B U) z_k <= tau
     attention_nic_reach   sum_k a_k z_k <= sum_i r_i x_i
     """
     mine, pairs, nics, unit = options[side], options["nics"], attrgetter(side), least_seconds(table)
     yield Row(f"{side}_compute", _sum(mine, lambda o: o.seconds / unit) | {"tau": -1.0})
-    yield Row(f"{side}_memory", _sum(mine, lambda o: excess_gib(o, budgets)))
+    yield Row(f"{side}_memory", _sum(mine, lambda o: math.ceil(excess_bytes(o, budgets) / _MIB) / 1024))
     if pairs:
         yield Row(f"{side}_network", _sum(pairs, lambda k: network_seconds(table, nics(k)) / unit) | {"tau": -1.0})
         yield Row(f"{side}_nic_reach", _sum(pairs, nics) | _sum(mine, lambda o: -o.nics))
@@ -204,15 +203,19 @@ def _shortfall(table: OptionTable, budgets: Budgets) -> str:
 
     minimise sum_b slack_b / budget_b   with   budget row b: terms - slack_b <= bound_b
     """
-    gib = budgets.hbm_bytes / GIB
+    gib = budgets.hbm_bytes / _GIB
     given = dict(zip(_SHORT, (budgets.gpus, budgets.nics, gib, gib), strict=True))
     model = [
         row._replace(terms={**row.terms, f"short_{row.name}": -1.0}) if row.name in given else row
         for row in rows(table, budgets)
     ]
-    found = _Solver(model).minimise({f"short_{name}": 1 / max(1.0, given[name]) for name in given})
-    short = {name: math.ceil(10 * found.values.get(f"short_{name}", 0.0) - 1e-5) / 10 for name in given}
-    return "; ".join(_SHORT[name].format(amount, given[name]) for name, amount in short.items() if amount > 0)
+    found = _Solver(model).minimise({f"short_{name}": 1 / max(1.0, amount) for name, amount in given.items()})
+    attention, ffn, pair = _taken(columns(table), found.values)
+    needed = (attention.gpus + ffn.gpus, pair.attention + pair.ffn if pair else 0)
+    short: list[float] = [max(0, need - has) for need, has in zip(needed, (budgets.gpus, budgets.nics), strict=True)]
+    short += [math.ceil(10 * excess_bytes(option, budgets) / _GIB - 1e-9) / 10 for option in (attention, ffn)]
+    texts = zip(_SHORT.values(), short, given.values(), strict=True)
+    return "; ".join(text.format(amount, budget) for text, amount, budget in texts if amount)
 
 
 def _taken(options: Columns, values: Terms) -> Taken:

@@ -12,6 +12,7 @@ from moeplan.plan import Duration, Plan, Predictions, program_of, steps_of
 from moeplan.program import Program
 from moeplan.resources.memory import peak_activation_bytes, static_bytes
 from moeplan.resources.work import model_flop_per_token
+from moeplan.schedule import Steps
 from moeplan.simulate import Timeline, metrics, run
 from moeplan.simulate.demands import demands
 from moeplan.spec.case import Case
@@ -25,12 +26,12 @@ class Footprint(NamedTuple):
     peak: tuple[float, ...]
 
 
-def footprint(plan: Plan) -> Footprint:
-    """Static bytes, and with activations of the plan's own schedule text the peak, per position."""
+def footprint(plan: Plan, steps: Steps) -> Footprint:
+    """Static bytes, and with activations of `steps`, the schedule of `plan`, the peak, per position."""
     case, graph = plan.case, plan.graph
     static = [static_bytes(case, graph, p) for p in range(len(graph.positions))]
     full = loads(case, graph, plan.batch, 0)
-    alive = peak_activation_bytes(case, graph, steps_of(plan), plan.recompute, full)
+    alive = peak_activation_bytes(case, graph, steps, plan.recompute, full)
     return Footprint(tuple(static), tuple(s + a for s, a in zip(static, alive, strict=True)))
 
 
@@ -41,8 +42,8 @@ def usable_bytes(case: Case) -> float:
 
 def evaluate(plan: Plan, machine: Machine) -> Plan:
     """`plan` with its durations and predictions filled in."""
-    durations = predict(plan.case, plan.graph, plan.batch, machine)
-    plan = structs.replace(plan, durations=durations)
+    if not plan.durations:
+        plan = structs.replace(plan, durations=predict(plan.case, plan.graph, plan.batch, machine))
     program = program_of(plan)
     return structs.replace(plan, predictions=_predictions(plan, program, simulate(plan, program, machine)))
 
@@ -67,7 +68,7 @@ def _predictions(plan: Plan, program: Program, timeline: Timeline) -> Prediction
     tokens = case.workload.global_batch * case.workload.seq_len
     flop = model_flop_per_token(case.model, case.workload.seq_len) * tokens
     peak = peak_flop_per_s(case.cluster.gpu, case.workload.dtype)
-    bytes_ = footprint(plan)
+    bytes_ = footprint(plan, steps_of(plan))
     busiest = max(use.positions, key=lambda p: p.compute_ns + p.exposed_ns)
     return Predictions(
         step_s=step_s,

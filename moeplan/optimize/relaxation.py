@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeplan.errors import InfeasibleError, SolverError
-from moeplan.optimize.options import Budgets, OptionTable, SideOption, Taken, excess_gib, has_network
+from moeplan.options import Budgets, OptionTable, SideOption, Taken, excess_bytes, has_network
 
 _NOISE = 1e-4
 """Duals sum to 1; the solver leaves up to 5e-5 on a budget that does not bind."""
@@ -119,5 +119,5 @@ def rounded(relaxed: Relaxed, table: OptionTable, budgets: Budgets) -> Taken | N
 
 def _largest(side: Iterable[SideOption], gpus: float, budgets: Budgets) -> SideOption | None:
     """The fastest of the options with most GPUs, of those with at most `gpus` that fit in memory."""
-    fitting = [option for option in side if option.gpus <= gpus and not excess_gib(option, budgets)]
+    fitting = [option for option in side if option.gpus <= gpus and not excess_bytes(option, budgets)]
     return max(fitting, key=lambda option: (option.gpus, -option.seconds), default=None)

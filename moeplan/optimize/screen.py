@@ -11,8 +11,9 @@ from functools import cache
 from moeplan.cost import communication as network
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
-from moeplan.layout import Colocated, Recompute, split_evenly
+from moeplan.layout import Colocated, Piece, Recompute, split_evenly
 from moeplan.resources import parameters as count
+from moeplan.resources.memory import piece_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
 from moeplan.spec.workload import gradient_bytes
@@ -32,6 +33,8 @@ class Screen:
         self.case, self.machine = case, machine
         self.layer = cache(self._layer)
         self.exchange = cache(self._exchange)
+        self.kept = cache(self._kept)
+        self.head = cache(self._head)
 
     def step_s(self, layout: Colocated, recompute: Recompute) -> float:
         """No schedule of `layout` is faster: max over positions i of m layers(i) + layers of stages 0..i-1, both ways."""
@@ -42,7 +45,11 @@ class Screen:
         one += self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
         full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
         counts = split_evenly(model.num_layers, layout.pp * layout.vpp)
-        return one * max(full * sum(counts[i :: layout.pp]) + sum(counts[:i]) for i in (0, layout.pp - 1))
+        last = full * self.head(b, layout.tp)
+        ends = {0: 0.0, layout.pp - 1: last}
+        return max(
+            one * (full * sum(counts[i :: layout.pp]) + sum(counts[:i])) + head_s for i, head_s in ends.items()
+        )
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
@@ -58,6 +65,27 @@ class Screen:
         moe = max(layers - model.dense_layers, 0)
         return layers * dense + moe * experts
 
+    def least_bytes(self, layout: Colocated, recompute: Recompute) -> float:
+        """The first position holds no less under 1F1B or interleaved: static bytes, and what its live chunks keep.
+
+        Live chunks are min(m vpp, pp) for one chunk per position, else min(m vpp, 2 (pp - 1) + (vpp - 1) pp + 1).
+        """
+        batch, pp, vpp = self.case.workload.global_batch, layout.pp, layout.vpp
+        microbatches = -(-batch // (layout.micro_batch * layout.dp))
+        live = min(microbatches * vpp, pp if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * pp + 1)
+        layers = self.case.model.num_layers // (pp * vpp)
+        b = min(layout.micro_batch, -(-batch // layout.dp))
+        return self.static_bytes(layout) + live * layers * self.kept(b, layout.tp, recompute)
+
+    def _kept(self, sequences: int, tp: int, recompute: Recompute) -> float:
+        """Bytes that one MoE layer keeps per micro-batch."""
+        case = self.case
+        tokens = sequences * case.workload.seq_len
+        load = Load(tokens, tokens * case.model.top_k / tp, tp)
+        last = case.model.num_layers - 1
+        pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]  # type: ignore[arg-type]
+        return sum(piece_bytes(case, piece, recompute, load, riding=False).alive for piece in pieces)
+
     def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute) -> float:
         """Compute seconds of one MoE layer and micro-batch, recomputation included."""
         case = self.case
@@ -69,7 +97,21 @@ class Screen:
             parts = [work, backward(work), *([work] if again else [])]
             calibration = self.machine.calibration
             total += sum(seconds(w, case.cluster.gpu, calibration, case.workload.dtype).seconds for w in parts)
-        return total
+        return total + 2 * self._tensor_parallel(sequences, tp)
+
+    def _head(self, sequences: int, tp: int) -> float:
+        """Compute seconds of the head and one micro-batch, forward and backward."""
+        case = self.case
+        load = Load(sequences * case.workload.seq_len, 0.0, tp)
+        work = forward(case.model, "head", load, seq_len=case.workload.seq_len, dtype=case.workload.dtype)
+        gpu, calibration, dtype = case.cluster.gpu, self.machine.calibration, case.workload.dtype
+        return sum(seconds(w, gpu, calibration, dtype).seconds for w in (work, backward(work)))
+
+    def _tensor_parallel(self, sequences: int, tp: int) -> float:
+        """Seconds of the collectives around one attention block in one direction, of the first group alone."""
+        row = self.case.model.hidden * ELEMENT_BYTES[self.case.workload.dtype]
+        size = sequences * self.case.workload.seq_len * row
+        return 2 * network.all_gather(*self.machine, [range(tp)], size).seconds
 
     def _exchange(self, sequences: int, tp: int, ep: int) -> float:
         """Seconds of one all-to-all of the first expert group alone: no other group of the stage in its way."""

@@ -6,18 +6,20 @@ family, the rest cannot win. A layout that two families hold is evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from msgspec import structs
 
+from moeplan.cost.durations import Machine, predict
 from moeplan.draft import draft
-from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Layout, Recompute
+from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.plan import Plan
-from moeplan.cost.durations import Machine
+from moeplan.plan import Plan, steps_of
+from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
 
@@ -62,7 +64,8 @@ class Search:
     def __init__(self, case: Case, machine: Machine) -> None:
         self.case, self.machine = case, machine
         self.screen = Screen(case, machine)
-        self.drafts: dict[tuple[object, ...], Plan] = {}
+        self.drafts: dict[tuple[object, ...], tuple[Plan, Steps]] = {}
+        self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
         self.simulated = 0
 
@@ -70,47 +73,72 @@ class Search:
         """The best mesh of `layouts`."""
         limit = usable_bytes(self.case)
         ledger = Ledger()
-        bounded = []
+        entries = []
         for layout in layouts:
-            static = self.screen.static_bytes(layout)
-            if static > limit:
+            if self.screen.static_bytes(layout) > limit:
                 ledger.add("parameters alone exceed the usable HBM", layout)
                 continue
-            bounded += [(self.screen.step_s(layout, rule), i, layout) for i, rule in enumerate(RECOMPUTE)]
+            for rule in RECOMPUTE:
+                if self.screen.least_bytes(layout, rule) > limit:
+                    ledger.add("activations exceed the usable HBM", layout)
+                    continue
+                entries.append((self.screen.step_s(layout, rule), Candidate(layout, schedule_of(layout), rule)))
+        return self.best_first(family, entries, ledger)
+
+    def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
+        """The fastest of `entries`, each with a lower bound of its step.
+
+        The entry with the least bound is looked at next: first its memory and the longest path through its schedule,
+        which gives a better bound, then its simulation. The search ends where no bound is below the best simulated step.
+        """
+        queue = [(bound_s, key_of(c), 0, c) for bound_s, c in entries]
+        heapify(queue)
         best: Plan | None = None
         nearest: Miss | None = None
         before = self.simulated
-        bounded.sort(key=lambda entry: (entry[0], entry[1], degrees(entry[2])))
-        for bound_s, rule, layout in bounded:
-            if best is not None and bound_s >= best.predictions.step_s:
-                ledger.add("lower bound above the best step", layout)
+        while queue and (best is None or queue[0][0] < best.predictions.step_s):
+            bound_s, key, level, candidate = heappop(queue)
+            if level:
+                plan = self.evaluated(candidate)
+                if best is None or plan.predictions.step_s < best.predictions.step_s:
+                    best = plan
                 continue
-            plan = self.drafted(Candidate(layout, schedule_of(layout), RECOMPUTE[rule]))
-            short = max(footprint(plan).peak) - limit
-            if short > 0:
-                ledger.add("activations exceed the usable HBM", layout)
-                if nearest is None or short < nearest.short_bytes:
-                    nearest = Miss(plan, short)
+            short = max(footprint(*self.drafted(candidate)).peak) - usable_bytes(self.case)
+            if short <= 0:
+                heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue
-            plan = self.evaluated(plan)
-            if best is None or plan.predictions.step_s < best.predictions.step_s:
-                best = plan
+            ledger.add("activations exceed the usable HBM", candidate.layout)
+            if nearest is None or short < nearest.short_bytes:
+                nearest = Miss(self.drafted(candidate)[0], short)
+        for _, _, _, candidate in queue:
+            ledger.add("lower bound above the best step", candidate.layout)
         return Found(family, best, nearest, ledger.entries(), self.simulated - before)
 
-    def drafted(self, candidate: Candidate) -> Plan:
-        """The plan of `candidate` without predictions; layouts differ in recompute only by that field."""
+    def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
+        """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
         key = (degrees(candidate.layout), type(candidate.layout), candidate.schedule)
         if key not in self.drafts:
-            self.drafts[key] = draft(self.case, candidate.layout, schedule=candidate.schedule)
-        return structs.replace(self.drafts[key], recompute=candidate.recompute)
+            plan = draft(self.case, candidate.layout, schedule=candidate.schedule)
+            self.drafts[key] = (plan, steps_of(plan))
+        plan, steps = self.drafts[key]
+        return structs.replace(plan, recompute=candidate.recompute), steps
 
-    def evaluated(self, plan: Plan) -> Plan:
-        """`plan` with predictions, from memory where another family has evaluated the same degrees."""
-        key = (degrees(plan.layout), plan.schedule.name, plan.recompute.attention, plan.recompute.ffn)
+    def bounded(self, candidate: Candidate) -> float:
+        """Seconds of the longest path through the schedule of `candidate`."""
+        key = key_of(candidate)
+        if key not in self.bounds:
+            plan, steps = self.drafted(candidate)
+            plan = structs.replace(plan, durations=predict(self.case, plan.graph, plan.batch, self.machine))
+            self.bounds[key] = (step_bound_s(plan, steps, plan.durations), plan)
+        return self.bounds[key][0]
+
+    def evaluated(self, candidate: Candidate) -> Plan:
+        """The plan of `candidate`, simulated once whichever families hold its degrees."""
+        key = key_of(candidate)
         if key not in self.plans:
-            self.plans[key] = evaluate(plan, self.machine)
+            self.plans[key] = evaluate(self.bounds[key][1], self.machine)
             self.simulated += 1
-        return structs.replace(self.plans[key], layout=plan.layout)
+        return structs.replace(self.plans[key], layout=candidate.layout)
 
 
 class Ledger:
@@ -133,6 +161,12 @@ class Ledger:
 def degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
     """The degrees of `layout` without its family, for comparison and order."""
     return tuple((name, int(getattr(layout, name))) for name in layout.__struct_fields__)
+
+
+def key_of(candidate: Candidate) -> tuple[object, ...]:
+    """What decides the cost of `candidate`, whatever its family."""
+    recompute = candidate.recompute
+    return (degrees(candidate.layout), candidate.schedule, recompute.attention, recompute.ffn)
 
 
 def describe(layout: Layout) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moeplan.layout import Piece, Recompute, Replica, StageGraph, experts_of, pieces_of
+import numpy as np
+
+from moeplan.layout import Piece, Recompute, Replica, StageGraph, experts_of, pieces_of, rides
 from moeplan.program import keeps
 from moeplan.resources import parameters as count
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load
-from moeplan.schedule import Steps
+from moeplan.schedule import Step, Steps
 from moeplan.spec.case import Case
 from moeplan.spec.model import ModelSpec, is_dense
 from moeplan.spec.workload import gradient_bytes
@@ -87,16 +89,13 @@ class Kept(NamedTuple):
     """More while the backward runs: what is recomputed, and the incoming gradient."""
 
 
-def piece_bytes(case: Case, graph: StageGraph, number: int, recompute: Recompute, load: Load) -> Kept:
-    """What the piece `number` keeps for its backward, and what its backward needs beside.
+def piece_bytes(case: Case, piece: Piece, recompute: Recompute, load: Load, *, riding: bool) -> Kept:
+    """What `piece` keeps for its backward, and what its backward needs beside; `riding` as `layout.rides`.
 
-    Per token of an attention piece: input, its norm, q, k, v, attention output, the residual after it, the row sent
-    and its norm (FlashAttention keeps no scores); per row of experts: the row (with its norm where the residual rides),
-    gate, up and their product. A piece that is recomputed keeps its input, or nothing.
+    A piece that is recomputed keeps its input, or nothing.
     """
-    piece, model = graph.pieces[number], case.model
-    size = ELEMENT_BYTES[case.workload.dtype]
-    everything = size * _activation_elements(model, graph, number, load)
+    model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
+    everything = size * _activation_elements(model, piece, load, riding=riding)
     kept = keeps(piece, recompute)
     gradient = size * model.hidden * (load.rows if piece.kind == "experts" else load.tokens / load.tp)
     if kept == "activations":
@@ -104,8 +103,15 @@ def piece_bytes(case: Case, graph: StageGraph, number: int, recompute: Recompute
     return Kept(gradient if kept == "input" else 0.0, everything + gradient)
 
 
-def _activation_elements(model: ModelSpec, graph: StageGraph, number: int, load: Load) -> float:
-    piece, hidden, tokens, tp = graph.pieces[number], model.hidden, load.tokens, load.tp
+def _activation_elements(model: ModelSpec, piece: Piece, load: Load, *, riding: bool) -> float:
+    """Elements that autograd keeps of a piece.
+
+    Per token of attention: input, its norm, the residual after it, q, k, v and the attention output (FlashAttention
+    keeps no scores), and before experts the norm, the router's scores and the shared experts' inner values. Per row of
+    experts: the row (and its norm where the residual rides), gate, up and their product, and the output that the gate
+    weight multiplies. Head: its input, the norm, logits and their gradient.
+    """
+    hidden, tokens, tp = model.hidden, load.tokens, load.tp
     if piece.kind == "attention":
         shape = model.attention
         queries = shape.heads * shape.head_dim / tp
@@ -116,8 +122,7 @@ def _activation_elements(model: ModelSpec, graph: StageGraph, number: int, load:
             total += 3 * tokens * model.shared_experts * model.expert_width / tp
         return total
     if piece.kind == "experts":
-        inputs = 2 * hidden if graph.edges[number - 1].kind == "m2n" else hidden
-        return load.rows * (inputs + hidden + 3 * model.expert_width / load.etp)
+        return load.rows * ((2 + riding) * hidden + 3 * model.expert_width / load.etp)
     if piece.kind == "dense":
         return tokens * (2 * hidden / tp + 3 * model.dense_width / tp)
     if piece.kind == "head":
@@ -132,11 +137,11 @@ def peak_activation_bytes(
 
     Transfers in flight: one row buffer of the largest edge that touches the position, on each side.
     """
-    stages = range(len(graph.stages))
     kept = []
-    for stage in stages:
-        load = loads[graph.stages[stage][0]]
-        parts = [piece_bytes(case, graph, i, recompute, load) for i in pieces_of(graph, stage)]
+    for stage, homes in enumerate(graph.stages):
+        load = loads[homes[0]]
+        pieces = [(i, graph.pieces[i]) for i in pieces_of(graph, stage)]
+        parts = [piece_bytes(case, p, recompute, load, riding=rides(graph, i)) for i, p in pieces]
         kept.append(Kept(sum(p.alive for p in parts), max(p.transient for p in parts)))
     return [
         _peak(row, kept) + 2 * _largest_buffer(case, graph, position, loads[position])
@@ -144,14 +149,15 @@ def peak_activation_bytes(
     ]
 
 
-def _peak(row: Sequence[Sequence[tuple[int, str, int]]], kept: Sequence[Kept]) -> float:
-    alive = peak = 0.0
-    for step in row:
-        for stage, kind, _ in step:
-            alive += kept[stage].alive if kind == "F" else 0.0
-            peak = max(peak, alive + (0.0 if kind == "F" else kept[stage].transient))
-            alive -= kept[stage].alive if kind in "BW" else 0.0
-    return peak
+def _peak(row: Sequence[Step], kept: Sequence[Kept]) -> float:
+    """Most bytes at once: F adds what its stage keeps, B and W take it away, every backward needs its transient."""
+    actions = [action for step in row for action in step]
+    stages = np.array([action.stage for action in actions])
+    kinds = np.array([action.kind for action in actions])
+    alive, transient = (np.array(part)[stages] for part in zip(*kept, strict=True))
+    before = np.concatenate(([0.0], np.cumsum(np.where(kinds == "F", alive, np.where(kinds == "I", 0.0, -alive)))))
+    during = np.where(kinds == "F", alive, transient)
+    return float((before[:-1] + during).max())
 
 
 def _largest_buffer(case: Case, graph: StageGraph, position: int, load: Load) -> float:

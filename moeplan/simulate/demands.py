@@ -19,23 +19,31 @@ LINKS_PER_POSITION = 4
 def demands(
     program: Program, graph: StageGraph, duration_ns: Sequence[int], *, gpus_per_node: int, latency_ns: int
 ) -> dict[int, Demand]:
-    """The demand of each transfer that takes time; of `duration_ns`, at most `latency_ns` hold no link."""
-    reach = {(p, q): _crosses(graph, p, q, gpus_per_node) for p, q in _ends(program)}
+    """The demand of each transfer that may meet another; of `duration_ns`, at most `latency_ns` hold no link.
+
+    Transfers of one stream never meet: a link that only one stream uses is left out, and a transfer without links too.
+    """
+    sizes = [sum(map(len, position.ranks)) for position in graph.positions]
+    links: dict[int, tuple[int, int]] = {}
+    users: dict[int, set[int]] = {}
+    for number, stream in enumerate(program.streams):
+        first = program.ops[stream.ops[0]]
+        if first.kind in TRANSFERS and not stream.name.startswith("receive "):
+            target = first.peers[0] if first.peers else first.position
+            tier = 2 * _crosses(graph, first.position, target, gpus_per_node)
+            links[number] = (LINKS_PER_POSITION * first.position + tier, LINKS_PER_POSITION * target + tier + 1)
+            for link in links[number]:
+                users.setdefault(link, set()).add(number)
     result = {}
-    for op in program.ops:
-        if op.kind in TRANSFERS and duration_ns[op.id]:
-            target = op.peers[0] if op.peers else op.position
-            sizes = [sum(map(len, graph.positions[p].ranks)) for p in (op.position, target)]
-            first = 2 * reach[(op.position, target)]
-            links = (LINKS_PER_POSITION * op.position + first, LINKS_PER_POSITION * target + first + 1)
-            latency = min(latency_ns, duration_ns[op.id])
-            shares = (min(sizes) / sizes[0], min(sizes) / sizes[1])
-            result[op.id] = Demand(latency, duration_ns[op.id] - latency, links, shares)
+    for number, used in links.items():
+        if all(len(users[link]) == 1 for link in used):
+            continue
+        ends = [sizes[link // LINKS_PER_POSITION] for link in used]
+        shares = (min(ends) / ends[0], min(ends) / ends[1])
+        for op in program.streams[number].ops:
+            latency = min(latency_ns, duration_ns[op])
+            result[op] = Demand(latency, duration_ns[op] - latency, used, shares, float(min(ends)))
     return result
-
-
-def _ends(program: Program) -> set[tuple[int, int]]:
-    return {(op.position, op.peers[0] if op.peers else op.position) for op in program.ops if op.kind in TRANSFERS}
 
 
 def _crosses(graph: StageGraph, position: int, other: int, gpus_per_node: int) -> bool:

@@ -66,63 +66,73 @@ def max_min(demands: Sequence[Demand]) -> list[float]:
 class _Flow:
     """A transfer in flight."""
 
-    __slots__ = ("arrived", "demand", "left_ns", "rate")
+    __slots__ = ("arrived", "demand", "left_ns", "number", "rate", "since_ns", "timer")
 
-    def __init__(self, demand: Demand, arrived: Event) -> None:
-        self.demand, self.arrived = demand, arrived
-        self.left_ns, self.rate = float(demand.work_ns), 0.0
+    def __init__(self, number: int, demand: Demand, arrived: Event, now_ns: int) -> None:
+        self.number, self.demand, self.arrived = number, demand, arrived
+        self.left_ns, self.rate, self.since_ns = float(demand.work_ns), 0.0, now_ns
+        self.timer: Event | None = None
+        """Of its departure at the present rate; any other timer is out of date."""
 
 
 class Links:
-    """All links of one simulation."""
+    """All links of one simulation. A change is felt only by transfers that are joined to it through shared links."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        self.flows: list[_Flow] = []
-        self.since_ns = 0
-        """When rates last changed or work was last counted."""
-        self.timer: Event | None = None
-        """Of the next departure; any other timer is out of date."""
-        self.changed = False
-        """Whether flows came or went in this nanosecond and shares are due at its end."""
+        self.users: dict[int, dict[int, _Flow]] = {}
+        """Transfers in flight by link and number."""
+        self.changed: dict[int, None] = {}
+        """Links that a transfer has entered or left in this nanosecond."""
+        self.count = 0
 
     def carry(self, demand: Demand) -> Event:
         """An event that occurs when the rows of `demand`, which start to flow now, have arrived."""
-        flow = _Flow(demand, Event(self.env))
-        self._count()
-        self.flows.append(flow)
-        self._change()
+        flow = _Flow(self.count, demand, Event(self.env), int(self.env.now))
+        self.count += 1
+        alone = not any(self.users.get(link) for link in demand.links)
+        for link in demand.links:
+            self.users.setdefault(link, {})[flow.number] = flow
+        if alone:
+            self._flow_at(flow, max_min([demand])[0])
+        else:
+            self._change(demand.links)
         return flow.arrived
 
-    def _count(self) -> None:
-        elapsed = int(self.env.now) - self.since_ns
-        if elapsed:
-            self.since_ns += elapsed
-            for flow in self.flows:
-                flow.left_ns -= flow.rate * elapsed
-
-    def _change(self) -> None:
-        self.timer = None
+    def _change(self, links: Sequence[int]) -> None:
         if not self.changed:
-            self.changed = True
             Last(self.env, self._share)
+        self.changed.update(dict.fromkeys(links))
 
     def _share(self) -> None:
-        self.changed = False
-        rates = max_min([flow.demand for flow in self.flows])
-        for flow, rate in zip(self.flows, rates, strict=True):
-            flow.rate = rate
-        if self.flows:
-            soonest = min(flow.left_ns / flow.rate for flow in self.flows)
-            self.timer = Timeout(self.env, max(0, ceil(soonest - TOLERANCE_NS)))
-            self.timer.callbacks.append(self._depart)
+        flows = self._joined(list(self.changed))
+        self.changed = {}
+        for flow, rate in zip(flows, max_min([flow.demand for flow in flows]), strict=True):
+            if flow.timer is None or rate != flow.rate:
+                self._flow_at(flow, rate)
 
-    def _depart(self, timer: Event) -> None:
-        if timer is not self.timer:
+    def _joined(self, links: list[int]) -> list[_Flow]:
+        """Transfers on `links` and on the links of those, and so on, in the order of arrival."""
+        found: dict[int, _Flow] = {}
+        for link in links:
+            for number, flow in self.users.get(link, {}).items():
+                if number not in found:
+                    found[number] = flow
+                    links.extend(flow.demand.links)
+        return [found[number] for number in sorted(found)]
+
+    def _flow_at(self, flow: _Flow, rate: float) -> None:
+        now = int(self.env.now)
+        flow.left_ns -= flow.rate * (now - flow.since_ns)
+        flow.rate, flow.since_ns = rate, now
+        flow.timer = Timeout(self.env, max(0, ceil(flow.left_ns / rate - TOLERANCE_NS)))
+        flow.timer.callbacks.append(lambda timer: self._depart(flow, timer))
+
+    def _depart(self, flow: _Flow, timer: Event) -> None:
+        if timer is not flow.timer:
             return
-        self._count()
-        for flow in self.flows:
-            if flow.left_ns <= TOLERANCE_NS:
-                flow.arrived.succeed()
-        self.flows = [flow for flow in self.flows if flow.left_ns > TOLERANCE_NS]
-        self._change()
+        for link in flow.demand.links:
+            self.users[link].pop(flow.number, None)
+        flow.arrived.succeed()
+        if any(self.users[link] for link in flow.demand.links):
+            self._change(flow.demand.links)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from moeplan.errors import InfeasibleError, SpecError
 
-GIB = 1024**3
-
 
 @dataclass(frozen=True, slots=True)
 class SideOption:
@@ -122,9 +120,9 @@ def least_seconds(table: OptionTable) -> float:
     return max(*sides, min(network, default=0.0)) or 1.0
 
 
-def excess_gib(option: SideOption, budgets: Budgets) -> float:
-    """GiB per GPU that `option` needs above the budget."""
-    return max(0.0, option.hbm_bytes - budgets.hbm_bytes) / GIB
+def excess_bytes(option: SideOption, budgets: Budgets) -> float:
+    """Bytes per GPU that `option` needs above the budget."""
+    return max(0.0, option.hbm_bytes - budgets.hbm_bytes)
 
 
 def check_reach(table: OptionTable) -> None:
