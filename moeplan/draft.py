@@ -6,7 +6,7 @@ from moeplan.layout import Batch, Colocated, Layout, Recompute, StageGraph, batc
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
 from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver
-from moeplan.schedule import Shape, to_text
+from moeplan.schedule import Shape, Steps, to_text
 from moeplan.schedules import make
 from moeplan.spec.case import Case
 
@@ -25,6 +25,13 @@ def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:
 
 def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None) -> Plan:
     """A plan of `layout` without predictions: every number that a cost model would give is zero."""
+    return draft_with_steps(case, layout, schedule=schedule, recompute=recompute)[0]
+
+
+def draft_with_steps(
+    case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None
+) -> tuple[Plan, Steps]:
+    """As `draft`, with the steps that its schedule text says."""
     graph = stages(case, layout)
     batches = dealt(case, layout, graph)
     rows = make(schedule, shape_of(layout, graph, batches.microbatches))
@@ -40,7 +47,7 @@ def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | N
         bubble=0.0,
     )
     empty: tuple[Duration, ...] = ()
-    return Plan(
+    plan = Plan(
         schema=SCHEMA,
         schema_version=SCHEMA_VERSION,
         case=case,
@@ -54,3 +61,4 @@ def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | N
         predictions=nothing,
         solver=Solver(status="given"),
     )
+    return plan, rows

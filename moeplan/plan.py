@@ -121,9 +121,14 @@ def steps_of(plan: Plan) -> Steps:
 
 def program_of(plan: Plan) -> Program:
     """The program lowered from the plan's own schedule text; ScheduleError where that is not a legal order."""
+    return lowered(plan, steps_of(plan))
+
+
+def lowered(plan: Plan, steps: Steps) -> Program:
+    """The program of `steps` under the rules of `plan`; ScheduleError where they are not a legal order."""
     return lower(
         plan.graph,
-        steps_of(plan),
+        steps,
         microbatches=plan.batch.microbatches,
         overlap=plan.overlap,
         recompute=plan.recompute,

@@ -8,7 +8,9 @@ Operations carry no times: durations travel beside the program, one per operatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from moeplan.errors import ScheduleError, SpecError
@@ -81,11 +83,24 @@ def lower(graph: StageGraph, steps: Steps, *, microbatches: int, overlap: Overla
     check(steps, graph.stages, microbatches)
     _check_rules(graph, overlap, recompute)
     lowering = _Lowering(graph, overlap, recompute)
-    for position, row in enumerate(steps):
-        for step in row:
-            lowering.step(position, step)
-    lowering.synchronise(len(steps))
-    return lowering.program(len(steps))
+    with _collector_paused():
+        for position, row in enumerate(steps):
+            for step in row:
+                lowering.step(position, step)
+        lowering.synchronise(len(steps))
+        return lowering.program(len(steps))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: the many small tuples of a program all stay, and looking for cycles doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _check_rules(graph: StageGraph, overlap: Overlap, recompute: Recompute) -> None:

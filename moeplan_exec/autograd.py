@@ -46,9 +46,7 @@ def add_weight_gradients(
         sums[name].add_(gradient)
 
 
-def backward(
-    kept: Kept, gradients: Gradients, weights: Mapping[str, Tensor], sums: Mapping[str, Tensor]
-) -> Gradients:
+def backward(kept: Kept, gradients: Gradients, weights: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> Gradients:
     """Both at once: gradients of the inputs; those of `weights` are added to `sums`."""
     inputs = [t for t in kept.inputs if t.requires_grad]
     found = iter(_grad(kept.outputs, gradients, [*inputs, *weights.values()]))

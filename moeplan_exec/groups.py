@@ -37,10 +37,10 @@ def queues(program: Program) -> list[Queue]:
 
 
 def rank_lists(plan: Plan) -> list[tuple[int, ...]]:
-    """The distinct rank lists of all collectives, sorted."""
+    """The distinct rank lists of all collectives, sorted; a process group numbers its ranks in ascending order."""
     lists = {group for position in plan.graph.positions for group in position.ranks}
     lists |= {group for replica in plan.graph.replicas for group in replica.groups}
-    return sorted(group for group in lists if len(group) > 1)
+    return sorted({tuple(sorted(group)) for group in lists if len(group) > 1})
 
 
 def make_groups(site: Site, program: Program) -> Groups:

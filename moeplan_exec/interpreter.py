@@ -54,7 +54,9 @@ class Desk:
 class Interpreter:
     """One rank's share of a program."""
 
-    def __init__(self, site: Site, program: Program, groups: Groups, shelves: Mapping[int, Shelf], hooks: Hooks) -> None:
+    def __init__(
+        self, site: Site, program: Program, groups: Groups, shelves: Mapping[int, Shelf], hooks: Hooks
+    ) -> None:
         self.site, self.program, self.groups, self.shelves, self.hooks = site, program, groups, shelves, hooks
         self.clock = Clock(program, site.rank)
         self.edges = edges_of(site)
@@ -64,7 +66,9 @@ class Interpreter:
         self.step, self.seed, self.lr = 0, 0, 0.0
         weights = {name: t for shelf in shelves.values() for name, t in shelf.weights.items()}
         self.sums = {name: t for shelf in shelves.values() for name, t in shelf.gradients.items()}
-        self.pieces = [n for n, piece in enumerate(site.graph.pieces) if site.position in site.graph.stages[piece.stage]]
+        self.pieces = [
+            n for n, piece in enumerate(site.graph.pieces) if site.position in site.graph.stages[piece.stage]
+        ]
         self.weights = {n: {name: weights[name] for name in self._names(n)} for n in self.pieces}
         self.forwards = {n: self._forward(n) for n in self.pieces}
         self.handlers: dict[str, Callable[[Op], None]] = {
@@ -119,9 +123,15 @@ class Interpreter:
 
     def close(self) -> None:
         """Wait for all queues to be empty."""
-        for queue in (*self.outgoing.values(), *self.incoming.values()):
-            queue.close()
+        for outgoing in self.outgoing.values():
+            outgoing.close()
+        for incoming in self.incoming.values():
+            incoming.close()
         self.outgoing, self.incoming = {}, {}
+        desk = self.desk
+        left = [*desk.inputs, *desk.outputs, *desk.gradients, *desk.kept, *desk.arriving]
+        if left:
+            raise ExecutionError(f"step {self.step} ended with {len(left)} things unread, such as {left[0]}")
 
     def forward(self, op: Op) -> None:
         """F of a piece, for the first time or again (phase R)."""

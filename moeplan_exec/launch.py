@@ -6,6 +6,7 @@ The parent imports torch and runs no operation of it, so that a fork is safe and
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -17,7 +18,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple, NoReturn
 
-from moeplan.errors import ExecutionError, MoeplanError, SpecError
+from moeplan.errors import ExecutionError, MoeplanError
 from moeplan.plan import Plan, world_size
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.refuse import refuse
@@ -26,6 +27,8 @@ from moeplan_exec.start import Start
 
 GRACE_S = 5.0
 """From the first failure until ranks that still run are killed."""
+BACKWARD_IMPORTS = "torch.fx.experimental.symbolic_shapes"
+"""What the first backward pass of a process imports, in over a second: once here instead of once per rank."""
 
 Body = Callable[[Start, Callable[[Any], None]], Any]
 """What a rank does: (start, report) to its result; `report` sends a message to the parent at once."""
@@ -60,6 +63,7 @@ def launch(
 
 def fork(world: int, body: Body, *, on_report: Callable[[Any], None] = lambda _: None) -> list[Any]:
     """Run `body` on `world` ranks of this machine; their results by rank. Errors as `launch`."""
+    importlib.import_module(BACKWARD_IMPORTS)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(world + 64)
@@ -86,30 +90,29 @@ def _child(start: Start, pipe: Connection, body: Body) -> NoReturn:
     """One rank from its birth to its exit: 0, or 3 with the cause sent to the parent."""
     code = ExecutionError.exit_code
     try:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
-        threading.Thread(target=_outlive_nobody, args=(pipe,), daemon=True).start()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         result = body(start, lambda message: _tell(pipe, "report", message))
         _tell(pipe, "result", result)
         code = 0
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         with contextlib.suppress(OSError):
             _tell(pipe, "error", _portable(error, start.rank))
     finally:
         os._exit(code)
 
 
-def _outlive_nobody(pipe: Connection) -> None:
-    """The parent writes nothing: the pipe becomes readable when it is gone."""
+def _end_with_parent(pipe: Connection) -> None:
+    """The parent writes nothing: the pipe becomes readable when it closes it or dies."""
     connection.wait([pipe])
     os._exit(ExecutionError.exit_code)
 
 
 def _portable(error: BaseException, rank: int) -> MoeplanError:
-    if isinstance(error, SpecError):
+    """The error as the parent shows it: with its rank, unless every rank would say the same of its input."""
+    if isinstance(error, MoeplanError) and (not isinstance(error, ExecutionError) or str(error).startswith("rank ")):
         return error
-    if isinstance(error, ExecutionError) and str(error).startswith("rank "):
-        return ExecutionError(str(error))
     return ExecutionError(f"rank {rank}: {type(error).__name__}: {error}")
 
 
@@ -145,13 +148,13 @@ def _messages(children: list[_Child]) -> Iterator[tuple[_Child, str, Any]]:
 
 
 def _end(children: list[_Child]) -> None:
-    """Wait for ranks that are done; ask the others to end, and kill those that have not after a grace."""
+    """Close the pipes, upon which every rank ends, and kill those that have not after a grace."""
     for child in children:
         child.pipe.close()
-    alive = {child.pid for child in children}
-    for number, until in ((0, time.monotonic() + 0.5), (signal.SIGTERM, time.monotonic() + GRACE_S), (signal.SIGKILL, 0)):
-        for pid in alive if number else ():
-            os.kill(pid, number)
-        while alive and (number == signal.SIGKILL or time.monotonic() < until):
-            alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
-            time.sleep(0.005)
+    alive, until = {child.pid for child in children}, time.monotonic() + GRACE_S
+    while alive:
+        if time.monotonic() > until:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+        alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
+        time.sleep(0.005)

@@ -6,7 +6,7 @@ Integer tensors pass beside the rows and have no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -53,7 +53,9 @@ def attend(model: ModelSpec, layer: int, seq_len: int, weights: Weights, x: Tens
     h = norm(model, x, weights[f"{prefix}.norm"])
 
     def heads(name: str) -> Tensor:
-        y = (h @ weights[f"{prefix}.{name}"].T).view(-1, seq_len, weights[f"{prefix}.{name}"].shape[0] // a.head_dim, a.head_dim)
+        y = (h @ weights[f"{prefix}.{name}"].T).view(
+            -1, seq_len, weights[f"{prefix}.{name}"].shape[0] // a.head_dim, a.head_dim
+        )
         y = norm(model, y, weights[f"{prefix}.{name}_norm"]) if a.qk_norm and name != "v" else y
         return y.transpose(1, 2)
 
@@ -89,8 +91,15 @@ def routed_attention(model: ModelSpec, layer: int, seq_len: int, ride: bool, wei
     return (y, gate, choice, residual) if model.shared_experts else (y, gate, choice)
 
 
-def experts(  # noqa: PLR0913
-    model: ModelSpec, layer: int, own: range, ride: bool, weights: Weights, meta: Tensor, rows: Tensor, *residual: Tensor
+def experts(
+    model: ModelSpec,
+    layer: int,
+    own: range,
+    ride: bool,
+    weights: Weights,
+    meta: Tensor,
+    rows: Tensor,
+    *residual: Tensor,
 ) -> Tensors:
     """Weighted expert outputs [n, H] of rows [n, H + 1], whose last column is the gate weight, with their token ids.
 
@@ -98,10 +107,10 @@ def experts(  # noqa: PLR0913
     rides, the norm is applied here, and the row of each first choice adds the residual: its own, or the one beside it.
     """
     ids, slot, expert = meta.unbind(dim=1)
-    x, gate = rows.split([model.hidden, 1], dim=1)
+    x, gate = rows[:, :-1], rows[:, -1:]
     h = norm(model, x, weights[f"layers.{layer}.ffn_norm"]) if ride else x
     order = expert.argsort(stable=True)
-    chunks = h[order].split(expert.bincount(minlength=len(own)).tolist())
+    chunks = torch.split(h[order], expert.bincount(minlength=len(own)).tolist())
     done = [swiglu(weights, f"layers.{layer}.experts.{e}", c) for e, c in zip(own, chunks, strict=True) if len(c)]
     out = gate * torch.cat(done)[order.argsort()] if done else gate * h
     if ride:
@@ -130,17 +139,18 @@ def head(model: ModelSpec, total_tokens: int, weights: Weights, x: Tensor, label
     return (functional.cross_entropy(wide, labels, reduction="sum") / total_tokens,)
 
 
-def forward_of(model: ModelSpec, graph: StageGraph, number: int, *, seq_len: int, batch: int, own: Sequence[int]) -> Forward:
+def forward_of(model: ModelSpec, graph: StageGraph, number: int, *, seq_len: int, batch: int, own: range) -> Forward:
     """The function of piece `number` on a rank that holds the experts `own`: (weights, *inputs) to outputs."""
     piece = graph.pieces[number]
     layer = piece.layer
     if piece.kind == "attention" and graph.pieces[number + 1].kind == "experts":
         return partial(routed_attention, model, layer, seq_len, rides(graph, number + 1))
-    return {
+    forwards: dict[str, Forward] = {
         "embedding": embed,
         "attention": partial(attention, model, layer, seq_len),
         "experts": partial(experts, model, layer, own, rides(graph, number)),
         "dense": partial(dense, model, layer),
         "join": join,
         "head": partial(head, model, batch * seq_len),
-    }[piece.kind]
+    }
+    return forwards[piece.kind]

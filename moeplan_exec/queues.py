@@ -38,7 +38,7 @@ class _Worker:
     def _run(self) -> None:
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self.error = error
 
     def join(self) -> None:
@@ -70,11 +70,14 @@ class Outgoing:
             message = self.messages.get()
             if message is None:
                 return
-            start = time.perf_counter_ns()
-            for work in self._post(*message):
-                work.wait()
-            self.clock.record(message[0], start)
+            self._deliver(*message)
             del message
+
+    def _deliver(self, op: Op, parcel: Parcel) -> None:
+        start = time.perf_counter_ns()
+        for work in self._post(op, parcel):
+            work.wait()
+        self.clock.record(op, start)
 
     def _post(self, op: Op, parcel: Parcel) -> list[dist.Work]:
         works = []
@@ -125,11 +128,8 @@ class Incoming:
             headers = self._post_headers(self.ops[0])
             for op, following in zip(self.ops, [*self.ops[1:], None], strict=True):
                 counts = self._read(op, headers)
-                start = time.perf_counter_ns()
                 headers = self._post_headers(following) if following else []
-                parcel = self._receive(op, counts)
-                self.clock.record(op, start)
-                self.arrived.put((op, parcel))
+                self.arrived.put((op, self._receive(op, counts)))
         except BaseException as error:
             self.arrived.put(error)
             raise
@@ -158,6 +158,7 @@ class Incoming:
         return [list(table) for table in zip(*rows, strict=True)]
 
     def _receive(self, op: Op, counts: Sequence[Sequence[int]]) -> Parcel:
+        start = time.perf_counter_ns()
         parcel = empty(self.columns[op.id], counts, self.device)
         works = [
             dist.irecv(table, rank, group=self.group, tag=tag)
@@ -168,4 +169,5 @@ class Incoming:
         for work in works:
             if work is not None:
                 work.wait()
+        self.clock.record(op, start)
         return parcel

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated
+from moeplan.layout import Colocated, StageGraph
 from moeplan.plan import Plan, world_size
+
+ALGORITHMS = ("none", "p2p", "flat")
 
 
 def refuse(plan: Plan) -> None:
@@ -23,21 +25,27 @@ def check_world(plan: Plan, world: int) -> None:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     graph = plan.graph
-    degrees = {"tp": graph.tp, "etp": graph.etp}
-    if isinstance(plan.layout, Colocated):
-        degrees |= {"tp": plan.layout.tp, "cp": plan.layout.cp, "etp": plan.layout.etp}
-    for name, degree in degrees.items():
+    for name, degree in _degrees(plan).items():
         if degree != 1:
             yield f"{name} {degree} cannot be run; tensor and context parallelism run with degree 1"
     if graph.shared_side != "attention":
         yield f"shared experts on the {graph.shared_side} side cannot be run; they run on the attention side"
     for edge in graph.edges:
-        if edge.algorithm not in ("none", "p2p", "flat"):
+        if edge.algorithm not in ALGORITHMS:
             yield f"{edge.kind} by {edge.algorithm!r} cannot be run; transfers run as p2p or flat"
     if plan.recompute.ffn == "full" and any(edge.kind == "m2n" for edge in graph.edges):
         yield "recompute ffn 'full' cannot be run across an M2N; 'none' and 'experts' can"
     if any(len(homes) != 1 for homes in graph.stages):
         yield "stages with several homes cannot be run; one position per stage can"
+    yield from _expert_groups(graph)
+
+
+def _degrees(plan: Plan) -> dict[str, int]:
+    cp = plan.layout.cp if isinstance(plan.layout, Colocated) else 1
+    return {"tp": plan.graph.tp, "cp": cp, "etp": plan.graph.etp}
+
+
+def _expert_groups(graph: StageGraph) -> Iterator[str]:
     for piece in graph.pieces:
         group = len(graph.positions[graph.stages[piece.stage][0]].ranks[0])
         if piece.kind == "experts" and group != graph.ep:

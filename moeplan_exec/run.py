@@ -94,7 +94,7 @@ def run_rank(
     return result
 
 
-def _run_steps(  # noqa: PLR0913
+def _run_steps(
     plan: Plan,
     options: Options,
     rank: int,

@@ -29,7 +29,7 @@ class Shelf:
     """What this rank holds of one replica."""
 
     def __init__(self, site: Site, replica: Replica, seed: int, initialise: Initialise | None) -> None:
-        self.ranks = next(group for group in replica.groups if site.rank in group)
+        self.ranks = next(tuple(sorted(group)) for group in replica.groups if site.rank in group)
         self.sharded = replica.sharded and len(self.ranks) > 1
         self.shapes = replica_shapes(site.model, site.graph, replica, site.index)
         padded = -(-sum(map(prod, self.shapes.values())) // len(self.ranks)) * len(self.ranks)

@@ -28,7 +28,7 @@ class Reference:
     """Smallest gap between the last expert chosen and the first left out, as probabilities."""
 
 
-def train(  # noqa: PLR0913
+def train(
     model: ModelSpec,
     workload: Workload,
     *,
@@ -84,14 +84,14 @@ def _attention(model: ModelSpec, weights: Weights, prefix: str, x: Tensor) -> Te
     """x [B, S, H]."""
     a, (batch, length) = model.attention, x.shape[:2]
     h = _norm(model, x, weights[f"{prefix}.norm"])
-    q, k, v = ((h @ weights[f"{prefix}.{n}"].T).unflatten(-1, (-1, a.head_dim)).transpose(1, 2) for n in "qkv")
+    q, k, v = ((h @ weights[f"{prefix}.{n}"].T).view(batch, length, -1, a.head_dim).transpose(1, 2) for n in "qkv")
     if a.qk_norm:
         q, k = _norm(model, q, weights[f"{prefix}.q_norm"]), _norm(model, k, weights[f"{prefix}.k_norm"])
     q, k = _rotate(model, q), _rotate(model, k)
     k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
-    scores = q @ k.transpose(-1, -2) / a.head_dim**0.5
+    scores: Tensor = q @ k.transpose(-1, -2) / a.head_dim**0.5
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    y = scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+    y: Tensor = scores.masked_fill(future, float("-inf")).softmax(-1) @ v
     return y.transpose(1, 2).reshape(batch, length, -1) @ weights[f"{prefix}.o"].T
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from moeplan.errors import SpecError
 
@@ -79,7 +80,7 @@ def join(start: Start, device: str, *, timeout_s: float) -> torch.device:
             raise SpecError(f"run: local rank {local} has no GPU; this machine has {count}")
         torch.cuda.set_device(local)
     timeout = timedelta(seconds=timeout_s)
-    store = dist.TCPStore(
+    store = TCPStore(
         start.host,
         start.port,
         start.world,
@@ -88,7 +89,7 @@ def join(start: Start, device: str, *, timeout_s: float) -> torch.device:
         wait_for_workers=False,
         master_listen_fd=start.listening,
     )
-    attempt = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    attempt = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=attempt, rank=start.rank, world_size=start.world, timeout=timeout)
     return torch.device("cpu") if device == "cpu" else torch.device("cuda", local)

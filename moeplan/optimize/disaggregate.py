@@ -66,10 +66,13 @@ class Allocator:
         return self._full(frame, attention) * self._layers(frame) * self.piece_s("attention", tokens, 1, again != "none")
 
     def ffn_s(self, sizes: Sizes, again: str) -> float:
-        """Compute seconds per step of an FFN group with most layers; the head, on the last one, is left out."""
-        tokens = sizes.frame.micro_batch * self.case.workload.seq_len * sizes.attention
+        """Compute seconds per step of the slowest FFN group: one with most layers, or the last one, with the head."""
+        frame, layers = sizes.frame, self.case.model.num_layers
+        tokens = frame.micro_batch * self.case.workload.seq_len * sizes.attention
         once = self.piece_s("experts", tokens, sizes.ffn, again != "none")
-        return self._full(sizes.frame, sizes.attention) * self._layers(sizes.frame) * once
+        last = -(-(layers - (layers - 1) % frame.pairs) // frame.pairs)
+        with_head = last * once + self.piece_s("head", tokens, sizes.ffn, False)
+        return self._full(frame, sizes.attention) * max(self._layers(frame) * once, with_head)
 
     def _full(self, frame: Frame, attention: int) -> int:
         """Micro-batches that are full: the last one may be short."""
@@ -89,15 +92,19 @@ class Allocator:
         )
 
     def _live(self, pairs: int, microbatches: int, depth: int) -> tuple[int, int]:
-        """Most chunks alive at the first attention and the first FFN group, from the schedule itself."""
+        """Most chunks alive at the first attention and the first FFN group, from the schedule itself.
+
+        The most is reached within the first groups of micro-batches, so that more of them than four change nothing.
+        """
+        microbatches = min(microbatches, 4 * 2 * pairs * depth)
         steps = make("af-pipe", Shape(2 * pairs, 2 * self.case.model.num_layers, microbatches, depth=depth))
         counts = [np.cumsum([1 if step[0].kind == "F" else -1 for step in row]).max() for row in steps[:2]]
         return int(counts[0]), int(counts[1])
 
-    def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str) -> float:
+    def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str, depth: int = 1) -> float:
         """Peak HBM bytes of a rank of the first group of `side`: static, live chunks and what a backward needs."""
         case, model, frame = self.case, self.case.model, sizes.frame
-        live = self.live(frame.pairs, self.microbatches(frame, sizes.attention), 1)[side == "ffn"]
+        live = self.live(frame.pairs, self.microbatches(frame, sizes.attention), depth)[side == "ffn"]
         tokens = frame.micro_batch * case.workload.seq_len
         routed = tokens * sizes.attention / sizes.ffn
         load = Load(tokens, 0.0) if side == "attention" else Load(routed, routed * model.top_k)
@@ -173,6 +180,13 @@ class Allocator:
         )
 
 
+    def least_bytes(self, layout: Disaggregated, recompute: Recompute) -> float:
+        """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and embeddings' logits."""
+        frame = Frame(layout.pairs, layout.dp, layout.micro_batch)
+        sizes = Sizes(frame, layout.attention_gpus // layout.pairs, layout.ffn_gpus // layout.pairs)
+        return max(self.side_bytes(sizes, recompute, side, layout.depth) for side in ("attention", "ffn"))
+
+
 def search_disaggregated(search: Search) -> Found:
     """The best disaggregated layout; its nearest miss says which memory is short where nothing fits."""
     case = search.case
@@ -185,7 +199,12 @@ def search_disaggregated(search: Search) -> Found:
             seeds.append((allocator.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
     seeds.sort(key=lambda seed: seed[0])
     around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed)}
-    entries = [(allocator.bound_s(c.layout, c.recompute), c) for c in around]  # type: ignore[arg-type]
+    entries = []
+    for near in around:
+        if allocator.least_bytes(near.layout, near.recompute) > usable_bytes(case):  # type: ignore[arg-type]
+            ledger.add("activations exceed the usable HBM", near.layout)
+        else:
+            entries.append((allocator.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
     return search.best_first("disaggregated", entries, ledger)
 
 
@@ -197,11 +216,15 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> Candidate | 
     budgets = Budgets(
         num_ranks(case.cluster) // frame.dp, node.nics * case.cluster.nodes // frame.dp, usable_bytes(case)
     )
+    for side, options in (("attention", table.attention), ("FFN", table.ffn)):
+        least = min((option.hbm_bytes for option in options), default=float("inf"))
+        if least > budgets.hbm_bytes:
+            ledger.add(f"{side} groups exceed the usable HBM at every size", _frame_layout(frame))
+            return None
     try:
         choice = solve(table, budgets)
     except InfeasibleError as error:
-        idle = Disaggregated(pairs=frame.pairs, attention_gpus=0, ffn_gpus=0, dp=frame.dp)
-        ledger.add(str(error), idle)
+        ledger.add(str(error), _frame_layout(frame))
         return None
     layout = Disaggregated(
         pairs=frame.pairs,
@@ -215,6 +238,11 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> Candidate | 
     )
     rule = Recompute(attention=choice.attention.recompute, ffn=choice.ffn.recompute)  # type: ignore[arg-type]
     return Candidate(layout, "af-pipe", rule)
+
+
+def _frame_layout(frame: Frame) -> Disaggregated:
+    """A layout that stands for all of `frame`."""
+    return Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs, dp=frame.dp)
 
 
 def neighbours(case: Case, seed: Candidate) -> list[Candidate]:
@@ -248,13 +276,15 @@ def neighbours(case: Case, seed: Candidate) -> list[Candidate]:
 
 
 def balanced(case: Case, machine: Machine, layout: Disaggregated, recompute: Recompute) -> Relaxed:
-    """The continuous allocation with the efficiencies and the recompute rule of `layout`, memory ignored."""
+    """The continuous allocation with the efficiencies and the recompute rule of `layout`, memory ignored.
+
+    A lower bound on the step of every split of these GPUs: all layers and the head, spread evenly over each side.
+    """
     allocator = Allocator(case, machine)
-    frame = Frame(layout.pairs, layout.dp, layout.micro_batch)
+    frame = Frame(1, layout.dp, layout.micro_batch)
     sizes = Sizes(frame, layout.attention_gpus // layout.pairs, layout.ffn_gpus // layout.pairs)
-    layers = case.model.num_layers / allocator._layers(frame)
-    attention = allocator.attention_s(frame, sizes.attention, recompute.attention) * layers * sizes.attention
-    ffn = allocator.ffn_s(sizes, recompute.ffn) * layers * sizes.ffn
+    attention = allocator.attention_s(frame, sizes.attention, recompute.attention) * sizes.attention
+    ffn = allocator.ffn_s(sizes, recompute.ffn) * sizes.ffn
     node = case.cluster.node
     crossing = case.cluster.nodes > 1
     return relax(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from moeplan.cost.compute import peak_flop_per_s
-from moeplan.cost.durations import Machine, loads, per_operation, predict
-from moeplan.plan import Duration, Plan, Predictions, program_of, steps_of
+from moeplan.cost.durations import loads, per_operation
+from moeplan.plan import Duration, Plan, Predictions, lowered
 from moeplan.program import Program
 from moeplan.resources.memory import peak_activation_bytes, static_bytes
 from moeplan.resources.work import model_flop_per_token
@@ -40,35 +40,34 @@ def usable_bytes(case: Case) -> float:
     return case.cluster.gpu.hbm_bytes * case.memory.usable
 
 
-def evaluate(plan: Plan, machine: Machine) -> Plan:
-    """`plan` with its durations and predictions filled in."""
-    if not plan.durations:
-        plan = structs.replace(plan, durations=predict(plan.case, plan.graph, plan.batch, machine))
-    program = program_of(plan)
-    return structs.replace(plan, predictions=_predictions(plan, program, simulate(plan, program, machine)))
+def evaluate(plan: Plan, steps: Steps) -> Plan:
+    """`plan`, which has its durations, with predictions from the simulation of `steps`, its schedule."""
+    program = lowered(plan, steps)
+    return structs.replace(plan, predictions=predictions(plan, steps, program, simulate(plan, program)))
 
 
-def simulate(plan: Plan, program: Program, machine: Machine) -> Timeline:
-    """The timeline of one step of `plan`, links between positions shared."""
+def simulate(plan: Plan, program: Program) -> Timeline:
+    """The timeline of one step of `plan` from its own durations, links between positions shared."""
     duration_ns = per_operation(program, plan.durations, plan.batch.microbatches)
     shared = demands(
         program,
         plan.graph,
         duration_ns,
         gpus_per_node=plan.case.cluster.node.gpus,
-        latency_ns=round(machine.calibration.network.latency_s * 1e9),
+        latency_ns=round(plan.case.cluster.node.nic_latency_s * 1e9),
     )
     return run(program, duration_ns, transfers=shared)
 
 
-def _predictions(plan: Plan, program: Program, timeline: Timeline) -> Predictions:
+def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) -> Predictions:
+    """What `timeline` and the plan's memory say about the step."""
     case = plan.case
     use = metrics(program, timeline)
     step_s = use.step_ns / 1e9
     tokens = case.workload.global_batch * case.workload.seq_len
     flop = model_flop_per_token(case.model, case.workload.seq_len) * tokens
     peak = peak_flop_per_s(case.cluster.gpu, case.workload.dtype)
-    bytes_ = footprint(plan, steps_of(plan))
+    bytes_ = footprint(plan, steps)
     busiest = max(use.positions, key=lambda p: p.compute_ns + p.exposed_ns)
     return Predictions(
         step_s=step_s,

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from msgspec import structs
 
 from moeplan.cost.durations import Machine, predict
-from moeplan.draft import draft
+from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Layout, Recompute
 from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.plan import Plan, steps_of
+from moeplan.plan import Plan
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
@@ -118,8 +118,7 @@ class Search:
         """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
         key = (degrees(candidate.layout), type(candidate.layout), candidate.schedule)
         if key not in self.drafts:
-            plan = draft(self.case, candidate.layout, schedule=candidate.schedule)
-            self.drafts[key] = (plan, steps_of(plan))
+            self.drafts[key] = draft_with_steps(self.case, candidate.layout, schedule=candidate.schedule)
         plan, steps = self.drafts[key]
         return structs.replace(plan, recompute=candidate.recompute), steps
 
@@ -136,7 +135,7 @@ class Search:
         """The plan of `candidate`, simulated once whichever families hold its degrees."""
         key = key_of(candidate)
         if key not in self.plans:
-            self.plans[key] = evaluate(self.bounds[key][1], self.machine)
+            self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
             self.simulated += 1
         return structs.replace(self.plans[key], layout=candidate.layout)
 
@@ -164,9 +163,9 @@ def degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
 
 
 def key_of(candidate: Candidate) -> tuple[object, ...]:
-    """What decides the cost of `candidate`, whatever its family."""
+    """What decides the cost of `candidate`, whatever its family; of equal costs the smallest key wins."""
     recompute = candidate.recompute
-    return (degrees(candidate.layout), candidate.schedule, recompute.attention, recompute.ffn)
+    return (RECOMPUTE.index(recompute), degrees(candidate.layout), candidate.schedule)
 
 
 def describe(layout: Layout) -> str:

@@ -52,6 +52,8 @@ class ClusterSpec(Record):
     gpu: Gpu
     node: Node
     network: Network
+    calibration: str = "generic"
+    """Name or path of the calibration to use when none is given."""
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     """Where each number came from, for readers."""
 

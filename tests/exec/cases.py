@@ -5,6 +5,7 @@ from functools import cache
 import torch
 
 from moeplan.draft import draft
+from moeplan.layout import Disaggregated
 from moeplan.plan import world_size
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import ClusterSpec, Gpu, Node, Tree
@@ -38,9 +39,10 @@ def cluster(gpus):
     )
 
 
-def plan_of(spec, layout, ranks, *, schedule="1f1b", global_batch=6, seq_len=4, recompute=None):
+def plan_of(spec, layout, ranks, *, schedule=None, global_batch=6, seq_len=4, recompute=None):
     case = Case(model=spec, cluster=cluster(ranks), workload=Workload(seq_len=seq_len, global_batch=global_batch))
-    return draft(case, layout, schedule=schedule, recompute=recompute)
+    usual = "af-pipe" if isinstance(layout, Disaggregated) else "1f1b"
+    return draft(case, layout, schedule=schedule or usual, recompute=recompute)
 
 
 def run_all(plan, options=FP64, *, initialise=None, before=None):
@@ -55,7 +57,9 @@ def run_all(plan, options=FP64, *, initialise=None, before=None):
         def choices(*what):
             routed.append(what)
 
-        hooks = Hooks(initialise=initialise, routed=choices, summed=summed, **({"before": before(start)} if before else {}))
+        hooks = Hooks(
+            initialise=initialise, routed=choices, summed=summed, **({"before": before(start)} if before else {})
+        )
         return run_rank(plan, options, start, hooks=hooks), gradients, routed
 
     return fork(world_size(plan), body)

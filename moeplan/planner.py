@@ -1,0 +1,162 @@
+"""The straight line: a case in, candidates of every family searched, a ranking and the plan of the winner out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from moeplan.cost.durations import Machine
+from moeplan.errors import InfeasibleError, SpecError
+from moeplan.layout import Disaggregated
+from moeplan.layouts import FAMILIES, colocated, piper
+from moeplan.optimize.disaggregate import balanced, search_disaggregated
+from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimize.relaxation import Relaxed
+from moeplan.optimize.search import Found, Search, describe
+from moeplan.plan import Plan, Solver
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.case import Case
+from moeplan.topology.graph import build
+from moeplan.topology.routes import Fabric
+
+BASELINE = "colocated"
+GIB = 1024**3
+
+
+class Ranking(NamedTuple):
+    """What was found, fastest family first; families where nothing fits come last."""
+
+    case: Case
+    found: tuple[Found, ...]
+    relaxed: Relaxed | None
+    """The balanced split beside the best disaggregated layout; None where there is none."""
+
+    @property
+    def best(self) -> Plan | None:
+        """The fastest plan of all families."""
+        return self.found[0].best if self.found else None
+
+
+def machine_of(case: Case, calibration: Calibration) -> Machine:
+    """Routes of the case's cluster and how much of them is reached."""
+    return Machine(Fabric(build(case.cluster)), calibration)
+
+
+def optimize(
+    case: Case,
+    calibration: Calibration,
+    *,
+    families: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda family: None,
+) -> Ranking:
+    """The best layout of each of `families` (all by default), always with a colocated baseline.
+
+    `progress` hears the name of each family before it is searched. SpecError for a family that does not exist.
+    """
+    for family in families:
+        if family not in FAMILIES:
+            raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
+    search = Search(case, machine_of(case, calibration))
+    found = []
+    for family in (f for f in FAMILIES if not families or f in families or f == BASELINE):
+        progress(family)
+        found.append(_search(search, family))
+    found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
+    relaxed = _relaxed(case, search.machine, found)
+    return Ranking(case, tuple(_signed(f, relaxed) for f in found), relaxed)
+
+
+def _search(search: Search, family: str) -> Found:
+    if family == colocated.NAME:
+        return search.meshes(family, colocated.layouts(search.case))
+    if family == piper.NAME:
+        return search.meshes(family, piper.layouts(search.case))
+    return search_disaggregated(search)
+
+
+def _relaxed(case: Case, machine: Machine, found: Sequence[Found]) -> Relaxed | None:
+    for one in found:
+        plan = one.best or (one.nearest.plan if one.nearest else None)
+        if plan is not None and isinstance(plan.layout, Disaggregated):
+            return balanced(case, machine, plan.layout, plan.recompute)
+    return None
+
+
+def _signed(found: Found, relaxed: Relaxed | None) -> Found:
+    """`found` whose plan says how it was found, and what it assumes."""
+    if found.best is None:
+        return found
+    solver = Solver(status="best of the search", evaluated=found.simulated, pruned=sum(p.count for p in found.pruned))
+    if relaxed is not None and isinstance(found.best.layout, Disaggregated):
+        solver = structs.replace(
+            solver, bound_s=relaxed.seconds, gpu_price_s=relaxed.gpu_price_s, nic_price_s=relaxed.nic_price_s
+        )
+    plan = structs.replace(
+        found.best,
+        solver=solver,
+        assumptions=ASSUMPTIONS,
+        warnings=_warnings(found.best),
+    )
+    return found._replace(best=plan)
+
+
+ASSUMPTIONS = (
+    "routing is balanced: every expert receives the same number of rows",
+    "attention is causal; model FLOP leave recomputation out",
+    "static memory counts parameters, gradients and optimizer state; the rest of the HBM is kept for what is not modelled",
+)
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    """What a user should know before running `plan`."""
+    positions, microbatches = len(plan.graph.positions), plan.batch.microbatches
+    warnings = []
+    if microbatches < positions:
+        warnings.append(
+            f"{microbatches} micro-batches for {positions} pipeline positions: bubble {plan.predictions.bubble:.1%}"
+        )
+    if plan.batch.global_batch % (plan.batch.micro_batch * plan.batch.shards):
+        warnings.append(
+            f"the last micro-batch is short: {plan.batch.global_batch} sequences are not a multiple of"
+            f" {plan.batch.micro_batch} * {plan.batch.shards}"
+        )
+    return tuple(warnings)
+
+
+def winner(ranking: Ranking) -> Plan:
+    """The best plan; InfeasibleError says by how much the nearest layout of each family fails."""
+    if ranking.best is not None:
+        return ranking.best
+    limit = usable_bytes(ranking.case)
+    misses = [
+        f"{f.family} {describe(f.nearest.plan.layout)} is {f.nearest.short_bytes / GIB:.1f} GiB short"
+        if f.nearest
+        else f"{f.family}: {f.pruned[0].reason if f.pruned else 'no layout has these degrees'}"
+        for f in ranking.found
+    ]
+    raise InfeasibleError(f"nothing fits {limit / GIB:.1f} GiB of usable HBM per GPU: {'; '.join(misses)}")
+
+
+def reason(ranking: Ranking) -> str:
+    """Why the first plan is ahead of the second family's, in one sentence."""
+    first = ranking.best
+    if first is None:
+        return ""
+    others = [f for f in ranking.found[1:] if f.best]
+    if not others or others[0].best is None:
+        return f"{ranking.found[0].family} wins: no other family has a layout that fits"
+    one, two = first.predictions, others[0].best.predictions
+    if one.step_s == two.step_s:
+        return f"{ranking.found[0].family} and {others[0].family} hold the same layout"
+    parts = {
+        "exposed communication": two.exposed_communication_s - one.exposed_communication_s,
+        "bubble": two.bubble * two.step_s - one.bubble * one.step_s,
+    }
+    parts["compute"] = two.step_s - one.step_s - sum(parts.values())
+    told = ", ".join(f"{name} {value:+.3g} s" for name, value in parts.items())
+    return (
+        f"{ranking.found[0].family} is {two.step_s / one.step_s:.2f}x as fast as {others[0].family};"
+        f" of the {two.step_s - one.step_s:.3g} s between them: {told}"
+    )

@@ -1,0 +1,167 @@
+"""How ranks start, who they are, what is refused, and how a failure ends them all."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from cases import model, plan_of, run_all
+
+from moeplan import plan as plans
+from moeplan.errors import ExecutionError, SpecError
+from moeplan.layout import Colocated, Disaggregated, Recompute
+from moeplan_exec.launch import launch
+from moeplan_exec.refuse import check_world, refuse
+from moeplan_exec.run import Options, run
+from moeplan_exec.start import first_host, from_environment
+
+QUICK = Options(steps=2, dtype="fp64", timeout_s=30)
+RANK_SCRIPT = """
+import sys
+from pathlib import Path
+from moeplan.errors import MoeplanError
+from moeplan.plan import read
+from moeplan_exec.hooks import Hooks
+from moeplan_exec.run import Options, run_rank
+from moeplan_exec.start import from_environment
+
+start = from_environment()
+
+def before(op):
+    if sys.argv[2] == str(start.rank) and op.kind == "B":
+        raise ValueError("a cosmic ray")
+
+options = Options(steps=2, dtype="fp64", timeout_s=30)
+try:
+    result = run_rank(read(Path(sys.argv[1])), options, start, hooks=Hooks(before=before))
+except MoeplanError as error:
+    sys.stdout.write(str(error))
+    sys.exit(error.exit_code)
+sys.stdout.write(" ".join(repr(step.loss) for step in result.steps))
+"""
+
+
+def start_ranks(folder, failing=""):
+    """Output and exit code of two ranks that were started as torchrun starts them."""
+    plans.write(small(), folder / "plan.json")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", RANK_SCRIPT, str(folder / "plan.json"), failing]
+    ranks = [
+        subprocess.Popen(command, env=os.environ | shared | {"RANK": rank}, stdout=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    return [(rank.communicate(timeout=60)[0], rank.returncode) for rank in ranks]
+
+
+def small():
+    return plan_of(model(num_layers=2), Colocated(pp=2), 2, global_batch=2)
+
+
+def test_launch_reports_each_step_as_it_ends():
+    seen = []
+    result = launch(small(), QUICK, on_step=seen.append)
+    assert [step.step for step in seen] == [0, 1]
+    assert result.steps == tuple(seen)
+    assert all(step.seconds > 0 for step in seen)
+    assert result.trace.lanes == ("rank 0 (stage 0)", "rank 1 (stage 1)")
+
+
+def test_ranks_started_one_by_one_find_each_other(tmp_path):
+    losses = " ".join(repr(step.loss) for step in launch(small(), QUICK).steps)
+    assert start_ranks(tmp_path) == [(losses, 0)] * 2
+
+
+def test_ranks_started_one_by_one_all_end_with_three_when_one_fails(tmp_path):
+    begin = time.monotonic()
+    (first, one), (second, two) = start_ranks(tmp_path, failing="1")
+    assert (one, two) == (3, 3)
+    assert first.startswith("rank 0: ")
+    assert second == "rank 1: ValueError: a cosmic ray"
+    assert time.monotonic() - begin < 30
+
+
+def test_a_rank_that_fails_ends_all_and_is_named():
+    plan = plan_of(model(), Disaggregated(pairs=2, attention_gpus=2, ffn_gpus=2), 4)
+
+    def before(start):
+        def fail(op):
+            if start.rank == 2 and op.kind == "B":
+                raise ValueError("a cosmic ray")
+
+        return fail
+
+    begin = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"^rank 2: ValueError: a cosmic ray") as caught:
+        run_all(plan, QUICK, before=before)
+    assert caught.value.exit_code == 3
+    assert time.monotonic() - begin < 15
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_rank_that_dies_without_a_word_is_named():
+    def before(start):
+        return lambda op: os._exit(9) if start.rank == 1 else None
+
+    with pytest.raises(ExecutionError, match=r"^rank [01]: "):
+        run_all(small(), QUICK, before=before)
+
+
+def test_a_world_of_another_size_is_refused(monkeypatch):
+    with pytest.raises(SpecError, match="3 ranks were started, the plan uses 2") as caught:
+        check_world(small(), 3)
+    assert caught.value.exit_code == 2
+    for key, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(SpecError, match="3 ranks were started"):
+        run(small(), QUICK)
+
+
+@pytest.mark.parametrize(
+    ("layout", "recompute", "message"),
+    [
+        (Colocated(tp=2), None, "tp 2"),
+        (Colocated(cp=2), None, "cp 2"),
+        (Colocated(dp=2, etp=2), None, "etp 2"),
+        (Disaggregated(deduplicate=True), None, "m2n by 'deduplicated'"),
+        (Disaggregated(), Recompute(ffn="full"), "recompute ffn 'full'"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(layout, recompute, message):
+    with pytest.raises(SpecError, match=message):
+        refuse(plan_of(model(), layout, 2, recompute=recompute))
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(SpecError, match="has no GPU; this machine has 0"):
+        launch(small(), Options(device="cuda", timeout_s=30))
+
+
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "7", "MASTER_ADDR": "a"}
+
+
+def test_torchrun_wins_over_a_slurm_step_and_a_step_over_its_job():
+    assert from_environment({}) is None
+    job = from_environment(SLURM)
+    step = from_environment(SLURM | {"SLURM_STEP_NUM_TASKS": "8"})
+    torchrun = from_environment(SLURM | {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "9"})
+    assert (job.rank, job.world, job.local_rank, job.port) == (3, 16, 1, 20007)
+    assert (step.rank, step.world) == (3, 8)
+    assert (torchrun.rank, torchrun.world, torchrun.port) == (0, 2, 9)
+
+
+def test_a_variable_that_is_no_number_is_refused():
+    with pytest.raises(SpecError, match="SLURM_NTASKS='x' is not a number"):
+        from_environment(SLURM | {"SLURM_NTASKS": "x"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("node[03-07,9],gpu1", "node03"), ("gpu1,gpu2", "gpu1"), ("n[1,3]-ib", "n1-ib"), ("", "")]
+)
+def test_the_first_host_of_a_list(nodes, first):
+    assert first_host(nodes) == first
