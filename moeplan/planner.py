@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import NamedTuple
 
 from msgspec import structs
@@ -10,11 +12,11 @@ from msgspec import structs
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SpecError
 from moeplan.layout import Disaggregated
-from moeplan.layouts import FAMILIES, colocated, piper
+from moeplan.layouts import FAMILIES, colocated, disaggregated, piper
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.search import Found, Search, describe
+from moeplan.optimize.search import GAP, Found, Search, describe
 from moeplan.plan import Plan, Solver
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
@@ -58,22 +60,36 @@ def optimize(
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
-    search = Search(case, machine_of(case, calibration))
-    found = []
-    for family in (f for f in FAMILIES if not families or f in families or f == BASELINE):
-        progress(family)
-        found.append(_search(search, family))
+    wanted = [family for family in FAMILIES if not families or family in families or family == BASELINE]
+    machine = machine_of(case, calibration)
+    found = [one for group in _side_by_side(case, machine, wanted, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
-    relaxed = _relaxed(case, search.machine, found)
+    relaxed = _relaxed(case, machine, found)
     return Ranking(case, tuple(_signed(f, relaxed) for f in found), relaxed)
 
 
-def _search(search: Search, family: str) -> Found:
-    if family == colocated.NAME:
-        return search.meshes(family, colocated.layouts(search.case))
-    if family == piper.NAME:
-        return search.meshes(family, piper.layouts(search.case))
-    return search_disaggregated(search)
+def _side_by_side(
+    case: Case, machine: Machine, wanted: Sequence[str], progress: Callable[[str], None]
+) -> list[list[Found]]:
+    """Meshes, which share what they evaluate, in one process, and disaggregated layouts in another; each in order."""
+    meshes = [family for family in wanted if family != disaggregated.NAME]
+    others = [family for family in wanted if family == disaggregated.NAME]
+    for family in wanted:
+        progress(family)
+    if not (meshes and others):
+        return [_search(case, machine, wanted)]
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        beside = pool.submit(_search, case, machine, others)
+        return [_search(case, machine, meshes), beside.result()]
+
+
+def _search(case: Case, machine: Machine, families: Sequence[str]) -> list[Found]:
+    search = Search(case, machine)
+    layouts = {colocated.NAME: colocated.layouts, piper.NAME: piper.layouts}
+    return [
+        search_disaggregated(search) if family == disaggregated.NAME else search.meshes(family, layouts[family](case))
+        for family in families
+    ]
 
 
 def _relaxed(case: Case, machine: Machine, found: Sequence[Found]) -> Relaxed | None:
@@ -88,7 +104,7 @@ def _signed(found: Found, relaxed: Relaxed | None) -> Found:
     """`found` whose plan says how it was found, and what it assumes."""
     if found.best is None:
         return found
-    solver = Solver(status="best of the search", evaluated=found.simulated, pruned=sum(p.count for p in found.pruned))
+    solver = Solver(status="best of the search", gap=GAP, evaluated=found.simulated, pruned=sum(p.count for p in found.pruned))
     if relaxed is not None and isinstance(found.best.layout, Disaggregated):
         solver = structs.replace(
             solver, bound_s=relaxed.seconds, gpu_price_s=relaxed.gpu_price_s, nic_price_s=relaxed.nic_price_s

@@ -1,4 +1,4 @@
-"""When each operation of this rank ran."""
+"""When each operation of this rank ran, by the clock of its machine; on a GPU, when it was handed to the device."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,8 +18,9 @@ from moeplan.program import Op, Program, is_receive, keeps, text_of
 from moeplan_exec import data
 from moeplan_exec.autograd import Gradients, Kept, add_weight_gradients, backward, detached, input_gradients, leaves
 from moeplan_exec.clock import Clock
+from moeplan_exec.desk import Desk, Key
 from moeplan_exec.edges import edges_of
-from moeplan_exec.exchange import Arriving, exchange
+from moeplan_exec.exchange import exchange
 from moeplan_exec.groups import Groups, queue_of
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.model import Tensors, forward_of
@@ -29,26 +29,6 @@ from moeplan_exec.parcel import Parcel
 from moeplan_exec.queues import Incoming, Outgoing
 from moeplan_exec.shelf import Shelf
 from moeplan_exec.site import Site, copy_sequences, own_sequences, own_tokens
-
-Key = tuple[int, int]
-"""(piece, micro-batch)."""
-
-
-@dataclass
-class Desk:
-    """All that lies on the desk during one step; empty before and after."""
-
-    inputs: dict[Key, Tensors] = field(default_factory=dict)
-    """Waiting for the forward of a piece."""
-    outputs: dict[Key, Tensors] = field(default_factory=dict)
-    """Waiting to be sent."""
-    gradients: dict[Key, Gradients] = field(default_factory=dict)
-    """Of the outputs of a piece, waiting for its backward."""
-    kept: dict[Key, Kept] = field(default_factory=dict)
-    arriving: dict[int, tuple[Op, int, Arriving]] = field(default_factory=dict)
-    """Transfers inside the position by operation id, with their start."""
-    losses: list[Tensor] = field(default_factory=list)
-    """Shares of the loss [] of the micro-batches whose head is here."""
 
 
 class Interpreter:
@@ -128,8 +108,7 @@ class Interpreter:
         for incoming in self.incoming.values():
             incoming.close()
         self.outgoing, self.incoming = {}, {}
-        desk = self.desk
-        left = [*desk.inputs, *desk.outputs, *desk.gradients, *desk.kept, *desk.arriving]
+        left = self.desk.left()
         if left:
             raise ExecutionError(f"step {self.step} ended with {len(left)} things unread, such as {left[0]}")
 

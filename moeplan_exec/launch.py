@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple, NoReturn
@@ -27,6 +27,8 @@ from moeplan_exec.start import Start
 
 GRACE_S = 5.0
 """From the first failure until ranks that still run are killed."""
+SETTLE_S = 0.2
+"""From the first message of a failure until a rank that died is surely seen to be dead."""
 BACKWARD_IMPORTS = "torch.fx.experimental.symbolic_shapes"
 """What the first backward pass of a process imports, in over a second: once here instead of once per rank."""
 
@@ -98,7 +100,7 @@ def _child(start: Start, pipe: Connection, body: Body) -> NoReturn:
         code = 0
     except BaseException as error:
         with contextlib.suppress(OSError):
-            _tell(pipe, "error", _portable(error, start.rank))
+            _tell(pipe, "error", (time.monotonic_ns(), _portable(error, start.rank)))
     finally:
         os._exit(code)
 
@@ -121,30 +123,43 @@ def _tell(pipe: Connection, kind: str, content: Any) -> None:
 
 
 def _collect(children: list[_Child], on_report: Callable[[Any], None]) -> list[Any]:
+    """Results by rank; reports are passed on as they come, and the earliest error is raised."""
     results: dict[int, Any] = {}
-    for child, kind, content in _messages(children):
-        if kind == "error":
-            raise content
-        if kind == "result":
-            results[child.rank] = content
-        else:
-            on_report(content)
+    waiting = {child.pipe.fileno(): child for child in children}
+    while waiting:
+        for number in connection.wait(list(waiting)):
+            child = waiting[number]  # type: ignore[index]
+            kind, content = _read(child)
+            if kind == "error":
+                raise _earliest(content, [other for other in waiting.values() if other is not child])
+            if kind == "report":
+                on_report(content)
+            else:
+                results[child.rank] = content
+                del waiting[child.pipe.fileno()]
     return [results[child.rank] for child in children]
 
 
-def _messages(children: list[_Child]) -> Iterator[tuple[_Child, str, Any]]:
-    """Messages of all ranks as they come, until each has given its result."""
-    waiting = {child.pipe: child for child in children}
-    while waiting:
-        for pipe in connection.wait(list(waiting)):
-            child = waiting[pipe]  # type: ignore[index]
-            try:
-                kind, content = pickle.loads(child.pipe.recv_bytes())
-            except EOFError:
-                kind, content = "error", ExecutionError(f"rank {child.rank}: ended without a word")
-            if kind == "result":
-                del waiting[child.pipe]
-            yield child, kind, content
+def _read(child: _Child) -> tuple[str, Any]:
+    """One message: (kind, content); a rank that died comes before all those that miss it."""
+    try:
+        kind, content = pickle.loads(child.pipe.recv_bytes())
+    except (EOFError, ConnectionError):
+        return "error", (0, ExecutionError(f"rank {child.rank}: ended without a word"))
+    return kind, content
+
+
+def _earliest(first: tuple[int, MoeplanError], others: list[_Child]) -> MoeplanError:
+    """The first error in time: a failing rank takes others with it, whose word may be read before its own."""
+    time.sleep(SETTLE_S)
+    errors = [first]
+    for child in others:
+        while child.pipe.poll():
+            kind, content = _read(child)
+            if kind != "report":
+                errors += [content] if kind == "error" else []
+                break
+    return min(errors, key=lambda error: error[0])[1]
 
 
 def _end(children: list[_Child]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from moeplan.errors import ExecutionError, MoeplanError, SpecError
+from moeplan.errors import ExecutionError, ScheduleError, SpecError
 from moeplan.plan import Plan, program_of
 from moeplan.trace import Span, Trace
 from moeplan_exec.groups import make_groups
@@ -35,7 +37,7 @@ class Options:
     seed: int = 0
     lr: float = 1e-3
     trace: bool = True
-    """Whether the spans of all ranks are collected."""
+    """Whether the spans of all ranks and steps are collected."""
     timeout_s: float = 600.0
     """After this long without an answer a peer counts as lost."""
 
@@ -64,12 +66,22 @@ def run(plan: Plan, options: Options, *, on_step: Callable[[StepResult], None] |
     """Run `plan` on the rank that torchrun or Slurm started; every rank calls this.
 
     `on_step` is called on rank 0. SpecError for a plan that cannot be run or a world of another size; ExecutionError
-    names this rank and the cause of its failure.
+    names this rank and the cause of its failure, after which the process should `leave`.
     """
     start = from_environment()
     if start is None:
         raise SpecError("run: neither RANK and WORLD_SIZE nor SLURM_PROCID and SLURM_NTASKS are set")
     return run_rank(plan, options, start, on_step=on_step)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: what a rank must do after an ExecutionError or an interrupt.
+
+    Threads that wait for a lost peer cannot be woken, and the usual end of Python would abort over them.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_rank(
@@ -87,10 +99,11 @@ def run_rank(
         device = join(start, options.device, timeout_s=options.timeout_s)
         result = _run_steps(plan, options, start.rank, device, hooks, on_step)
         dist.destroy_process_group()
-    except MoeplanError:
+    except (SpecError, ScheduleError):
         raise
     except Exception as error:
-        raise ExecutionError(f"rank {start.rank}: {type(error).__name__}: {error}") from error
+        cause = str(error) if isinstance(error, ExecutionError) else f"{type(error).__name__}: {error}"
+        raise ExecutionError(f"rank {start.rank}: {cause}") from error
     return result
 
 
@@ -114,13 +127,15 @@ def _run_steps(
     interpreter = Interpreter(site, program, make_groups(site, program), shelves, hooks)
     results = []
     for step in range(options.steps):
-        results.append(_run_step(interpreter, step, options, device))
+        results.append(_run_step(interpreter, step, options))
+        if not options.trace:
+            interpreter.clock.take()
         if on_step is not None and rank == 0:
             on_step(results[-1])
     return RunResult(tuple(results), _gather(plan, interpreter.clock.take(), options, rank))
 
 
-def _run_step(interpreter: Interpreter, step: int, options: Options, device: torch.device) -> StepResult:
+def _run_step(interpreter: Interpreter, step: int, options: Options) -> StepResult:
     start = time.perf_counter()
     loss = interpreter.run_step(step, seed=options.seed, lr=options.lr)
     seconds = time.perf_counter() - start

@@ -29,7 +29,7 @@ from moeplan.resources.memory import piece_bytes
 from moeplan.resources.traffic import ROUTE_BYTES
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.schedule import Shape
-from moeplan.schedules import make
+from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.workload import gradient_bytes
@@ -97,8 +97,9 @@ class Allocator:
         The most is reached within the first groups of micro-batches, so that more of them than four change nothing.
         """
         microbatches = min(microbatches, 4 * 2 * pairs * depth)
-        steps = make("af-pipe", Shape(2 * pairs, 2 * self.case.model.num_layers, microbatches, depth=depth))
-        counts = [np.cumsum([1 if step[0].kind == "F" else -1 for step in row]).max() for row in steps[:2]]
+        shape = Shape(2 * pairs, 2 * self.case.model.num_layers, microbatches, depth=depth)
+        rows = [af_pipe.row(shape, position) for position in (0, 1)]
+        counts = [np.cumsum([1 if step[0].kind == "F" else -1 for step in row]).max() for row in rows]
         return int(counts[0]), int(counts[1])
 
     def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str, depth: int = 1) -> float:
@@ -211,6 +212,10 @@ def search_disaggregated(search: Search) -> Found:
 def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> Candidate | None:
     """The integer program's choice for `frame`; None where it has none, which the ledger then says."""
     case = allocator.case
+    largest = max(sides(case, frame)[1])
+    if allocator.static_bytes(Sizes(frame, 1, largest), "ffn") > usable_bytes(case):
+        ledger.add("expert parameters exceed the usable HBM at every size", _frame_layout(frame))
+        return None
     table = allocator.table(frame, deduplicate=True)
     node = case.cluster.node
     budgets = Budgets(

@@ -23,6 +23,10 @@ from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
 
+GAP = 0.03
+"""A candidate whose bound is less than this share below the best simulated step is not simulated; the plan says so."""
+
+
 class Candidate(NamedTuple):
     """One point of the search."""
 
@@ -89,14 +93,15 @@ class Search:
         """The fastest of `entries`, each with a lower bound of its step.
 
         The entry with the least bound is looked at next: first its memory and the longest path through its schedule,
-        which gives a better bound, then its simulation. The search ends where no bound is below the best simulated step.
+        which gives a better bound, then its simulation. The search ends where no bound is more than GAP below the best
+        simulated step.
         """
         queue = [(bound_s, key_of(c), 0, c) for bound_s, c in entries]
         heapify(queue)
         best: Plan | None = None
         nearest: Miss | None = None
         before = self.simulated
-        while queue and (best is None or queue[0][0] < best.predictions.step_s):
+        while queue and (best is None or queue[0][0] < best.predictions.step_s * (1 - GAP)):
             bound_s, key, level, candidate = heappop(queue)
             if level:
                 plan = self.evaluated(candidate)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from math import ceil
 
-from moeplan.schedule import Shape, Steps, alternate, in_groups, without_phantoms
+from moeplan.schedule import Shape, Step, Steps, alternate, in_groups, without_phantoms
 
 NAME = "af-pipe"
 
 
 def make(shape: Shape) -> Steps:
-    """Positions A_0, F_0, A_1, F_1, ...; warm-up of ceil(2 (positions - 1 - i) depth) + (chunks - 1) group forwards.
+    """Positions A_0, F_0, A_1, F_1, ...; every transfer counts as pipeline latency.
 
     `group` of at least ceil(positions depth) keeps the pipeline full; the order ends for any smaller one that is at
     least (positions - 1) depth.
     """
-    group = shape.group or ceil(shape.positions * shape.depth)
-    shape = shape._replace(group=group)
+    return tuple(row(shape, position) for position in range(shape.positions))
+
+
+def row(shape: Shape, position: int) -> tuple[Step, ...]:
+    """The steps of one position: ceil(2 (positions - 1 - i) depth) + (chunks - 1) group forwards ahead, then 1F1B."""
+    shape = shape._replace(group=shape.group or ceil(shape.positions * shape.depth))
     chunks = -(-shape.stages // shape.positions)
-    rows = []
-    for position in range(shape.positions):
-        forwards, backwards = in_groups(shape, position, "F"), in_groups(shape, position, "B")
-        warmup = (chunks - 1) * group + ceil(2 * (shape.positions - 1 - position) * shape.depth)
-        rows.append(without_phantoms(alternate(forwards, backwards, warmup), shape))
-    return tuple(rows)
+    forwards, backwards = in_groups(shape, position, "F"), in_groups(shape, position, "B")
+    warmup = (chunks - 1) * shape.group + ceil(2 * (shape.positions - 1 - position) * shape.depth)
+    return without_phantoms(alternate(forwards, backwards, warmup), shape)

@@ -35,7 +35,7 @@ def run(
     ScheduleError where operations wait for each other, SpecError where the durations are not the program's.
     """
     simulation = _Simulation(program, duration_ns, transfers or {}, exclusive)
-    simulation.env.run()
+    simulation.run()
     simulation.check()
     return Timeline(simulation.start_ns, simulation.end_ns)
 
@@ -72,15 +72,26 @@ class _Simulation:
         self.end_ns = [-1] * len(program.ops)
         self.awaited: dict[int, Event] = {}
         """Events of operations that some stream waits for; past operations have none."""
+        self.arrivals = _instant_receives(program, self.duration_ns)
+        """Receives that take no time, with the send at whose end they end: they need no process."""
         turns = {stream: turn for group in exclusive for turn in (Turns(self.env),) for stream in group}
         for number, stream in enumerate(program.streams):
-            self.env.process(self.walk(stream, turns.get(number)))
+            if stream.ops and stream.ops[0] not in self.arrivals:
+                self.env.process(self.walk(stream, turns.get(number)))
+
+    def run(self) -> None:
+        """Let all streams run to their ends."""
+        self.env.run()
+        for receive, send in self.arrivals.items():
+            self.start_ns[receive] = self.end_ns[receive] = self.end_ns[send]
 
     def walk(self, stream: Stream, turns: Turns | None) -> Generator[Event, Any, None]:
         """The process of one stream: its operations one after another."""
         env, ops, end_ns, awaited, transfers = self.env, self.program.ops, self.end_ns, self.awaited, self.transfers
+        arrivals = self.arrivals
         for number in stream.ops:
             for dep in ops[number].deps:
+                dep = arrivals.get(dep, dep)
                 if end_ns[dep] < 0:
                     yield awaited.get(dep) or awaited.setdefault(dep, Event(env))
             if turns is not None:
@@ -120,3 +131,14 @@ class _Simulation:
         ops = self.program.ops
         missing = [text_of(ops[dep]) for dep in ops[number].deps if self.end_ns[dep] < 0]
         return f"{text_of(ops[number])} waits for {', '.join(missing)}"
+
+
+def _instant_receives(program: Program, duration_ns: Sequence[int]) -> dict[int, int]:
+    """Receives of streams on which each waits for its send alone and takes no time; sends of a queue end in its order."""
+    found: dict[int, int] = {}
+    for stream in program.streams:
+        if stream.name.startswith("receive ") and not any(duration_ns[n] for n in stream.ops):
+            sends = [program.ops[n].deps for n in stream.ops]
+            if all(len(deps) == 1 for deps in sends) and len({program.ops[deps[0]].stream for deps in sends}) == 1:
+                found.update((n, deps[0]) for n, deps in zip(stream.ops, sends, strict=True))
+    return found

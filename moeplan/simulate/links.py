@@ -85,6 +85,8 @@ class Links:
         self.changed: dict[int, None] = {}
         """Links that a transfer has entered or left in this nanosecond."""
         self.count = 0
+        self.rates: dict[tuple[tuple[object, ...], ...], list[float]] = {}
+        """Shares found before, by what the transfers ask: a pipeline repeats itself."""
 
     def carry(self, demand: Demand) -> Event:
         """An event that occurs when the rows of `demand`, which start to flow now, have arrived."""
@@ -107,7 +109,10 @@ class Links:
     def _share(self) -> None:
         flows = self._joined(list(self.changed))
         self.changed = {}
-        for flow, rate in zip(flows, max_min([flow.demand for flow in flows]), strict=True):
+        asked = tuple(flow.demand[2:] for flow in flows)
+        if asked not in self.rates:
+            self.rates[asked] = max_min([flow.demand for flow in flows])
+        for flow, rate in zip(flows, self.rates[asked], strict=True):
             if flow.timer is None or rate != flow.rate:
                 self._flow_at(flow, rate)
 

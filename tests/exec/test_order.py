@@ -65,6 +65,14 @@ def test_input_and_weight_gradients_may_stand_apart():
     assert worst_error(other, run_all(other, ONCE), ONCE) <= 1e-10
 
 
+def test_overlapped_pairs_run():
+    plan = plan_of(model(), Colocated(pp=2), 2, global_batch=3)
+    other = edited(plan, "0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1&1B0 1B1&1F2 1B2")
+    ranks = run_all(other, ONCE)
+    assert executed(ranks) == expected(other)
+    assert worst_error(other, ranks, ONCE) <= 1e-10
+
+
 def test_an_illegal_text_does_not_run():
     plan = plan_of(model(), Colocated(pp=2), 2, global_batch=2)
     with pytest.raises(ScheduleError, match="deadlock"):

@@ -75,5 +75,5 @@ def test_a_message_out_of_order_is_refused():
     def receiver(incoming, receives):
         incoming.take(receives[0])
 
-    with pytest.raises(ExecutionError, match="rank 0: edge 2, micro-batch 1 came where edge 2, micro-batch 0 was due"):
+    with pytest.raises(ExecutionError, match=r"from rank 0: edge 3, micro-batch 1 came where edge 3, micro-batch 0"):
         over_a_queue(sender, receiver)
