@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
@@ -12,7 +13,7 @@ from msgspec import structs
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SpecError
 from moeplan.layout import Disaggregated
-from moeplan.layouts import FAMILIES, colocated, disaggregated, piper
+from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
@@ -51,25 +52,34 @@ def optimize(
     calibration: Calibration,
     *,
     families: Sequence[str] = (),
+    fixed: Mapping[str, object] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda family: None,
 ) -> Ranking:
     """The best layout of each of `families` (all by default), always with a colocated baseline.
 
-    `progress` hears the name of each family before it is searched. SpecError for a family that does not exist.
+    `fixed` keeps degrees: only layouts that have these values are searched. `progress` hears the name of each family
+    before it is searched. SpecError for a family or a degree that does not exist.
     """
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
+    known = {name for record in RECORDS for name in record.__struct_fields__}
+    if unknown := sorted(set(fixed) - known):
+        raise SpecError(f"--set layout.{unknown[0]}: layouts have {', '.join(sorted(known))}")
     wanted = [family for family in FAMILIES if not families or family in families or family == BASELINE]
     machine = machine_of(case, calibration)
-    found = [one for group in _side_by_side(case, machine, wanted, progress) for one in group]
+    found = [one for group in _side_by_side(case, machine, fixed, wanted, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     relaxed = _relaxed(case, machine, found)
     return Ranking(case, tuple(_signed(f, relaxed) for f in found), relaxed)
 
 
 def _side_by_side(
-    case: Case, machine: Machine, wanted: Sequence[str], progress: Callable[[str], None]
+    case: Case,
+    machine: Machine,
+    fixed: Mapping[str, object],
+    wanted: Sequence[str],
+    progress: Callable[[str], None],
 ) -> list[list[Found]]:
     """Meshes, which share what they evaluate, in one process, and disaggregated layouts in another; each in order."""
     meshes = [family for family in wanted if family != disaggregated.NAME]
@@ -77,14 +87,14 @@ def _side_by_side(
     for family in wanted:
         progress(family)
     if not (meshes and others):
-        return [_search(case, machine, wanted)]
+        return [_search(case, machine, fixed, wanted)]
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        beside = pool.submit(_search, case, machine, others)
-        return [_search(case, machine, meshes), beside.result()]
+        beside = pool.submit(_search, case, machine, dict(fixed), others)
+        return [_search(case, machine, fixed, meshes), beside.result()]
 
 
-def _search(case: Case, machine: Machine, families: Sequence[str]) -> list[Found]:
-    search = Search(case, machine)
+def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]) -> list[Found]:
+    search = Search(case, machine, fixed)
     layouts = {colocated.NAME: colocated.layouts, piper.NAME: piper.layouts}
     return [
         search_disaggregated(search) if family == disaggregated.NAME else search.meshes(family, layouts[family](case))
@@ -104,7 +114,9 @@ def _signed(found: Found, relaxed: Relaxed | None) -> Found:
     """`found` whose plan says how it was found, and what it assumes."""
     if found.best is None:
         return found
-    solver = Solver(status="best of the search", gap=GAP, evaluated=found.simulated, pruned=sum(p.count for p in found.pruned))
+    solver = Solver(
+        status="best of the search", gap=GAP, evaluated=found.simulated, pruned=sum(p.count for p in found.pruned)
+    )
     if relaxed is not None and isinstance(found.best.layout, Disaggregated):
         solver = structs.replace(
             solver, bound_s=relaxed.seconds, gpu_price_s=relaxed.gpu_price_s, nic_price_s=relaxed.nic_price_s

@@ -20,7 +20,7 @@ def peak_flop_per_s(gpu: Gpu, dtype: str) -> float:
     if dtype not in gpu.peak_flop_per_s:
         known = ", ".join(gpu.peak_flop_per_s) or "none"
         raise SpecError(f"gpu {gpu.name!r}: no peak for {dtype}; the cluster file gives {known}")
-    return gpu.peak_flop_per_s[dtype]
+    return float(gpu.peak_flop_per_s[dtype])
 
 
 def efficiency(curve: Curve, size: float) -> float:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moeplan.cost import Cost
+from moeplan.cost import Cost, compute
 from moeplan.cost import communication as network
-from moeplan.cost import compute
 from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
 from moeplan.program import Program
@@ -67,7 +66,7 @@ class _Pricing(NamedTuple):
     machine: Machine
 
 
-def _entry(  # noqa: PLR0913
+def _entry(
     kind: str, phase: str, pieces: Sequence[int], full: Cost, last: Cost, communication: float = 0.0
 ) -> Duration:
     return Duration(
@@ -115,11 +114,7 @@ def _tensor_parallel(pricing: _Pricing, kind: str, position: int, load: Load) ->
     degree = graph.etp if kind == "experts" else graph.tp
     if degree == 1 or kind not in ("attention", "dense", "experts", "head"):
         return Cost(0.0, "roofline")
-    groups = [
-        group[i : i + degree]
-        for group in graph.positions[position].ranks
-        for i in range(0, len(group), degree)
-    ]
+    groups = [group[i : i + degree] for group in graph.positions[position].ranks for i in range(0, len(group), degree)]
     rows = load.rows if kind == "experts" else load.tokens
     buffer = rows * pricing.case.model.hidden * ELEMENT_BYTES[pricing.case.workload.dtype]
     once = network.all_gather(*pricing.machine, groups, buffer)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from moeplan.errors import InfeasibleError, SolverError
+from moeplan.optimize.relaxation import Relaxed, rounded
 from moeplan.options import (
     Budgets,
     Choice,
@@ -40,7 +41,6 @@ from moeplan.options import (
     network_seconds,
     step_seconds,
 )
-from moeplan.optimize.relaxation import Relaxed, rounded
 
 if TYPE_CHECKING:
     import highspy

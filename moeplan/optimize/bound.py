@@ -151,6 +151,7 @@ def _sync_ns(plan: Plan, durations: Sequence[Duration]) -> float:
     for number, replica in enumerate(plan.graph.replicas):
         if any(len(group) > 1 for group in replica.groups):
             for position in replica.positions:
-                total[position] += sum(seconds.get((kind, number), 0.0) for kind in ("reduce_scatter", "all_gather", "all_reduce"))
+                total[position] += sum(
+                    seconds.get((kind, number), 0.0) for kind in ("reduce_scatter", "all_gather", "all_reduce")
+                )
     return min(total) * 1e9
-

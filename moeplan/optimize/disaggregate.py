@@ -63,7 +63,9 @@ class Allocator:
     def attention_s(self, frame: Frame, attention: int, again: str) -> float:
         """Compute seconds per step of the attention group with most layers."""
         tokens = frame.micro_batch * self.case.workload.seq_len
-        return self._full(frame, attention) * self._layers(frame) * self.piece_s("attention", tokens, 1, again != "none")
+        return (
+            self._full(frame, attention) * self._layers(frame) * self.piece_s("attention", tokens, 1, again != "none")
+        )
 
     def ffn_s(self, sizes: Sizes, again: str) -> float:
         """Compute seconds per step of the slowest FFN group: one with most layers, or the last one, with the head."""
@@ -87,9 +89,7 @@ class Allocator:
         load = Load(tokens / ranks, tokens * model.top_k / ranks, local_experts=model.experts / ranks)
         work = forward(model, kind, load, seq_len=case.workload.seq_len, dtype=case.workload.dtype)
         parts = [work, backward(work), *([work] if again else [])]
-        return sum(
-            seconds(w, case.cluster.gpu, self.machine.calibration, case.workload.dtype).seconds for w in parts
-        )
+        return sum(seconds(w, case.cluster.gpu, self.machine.calibration, case.workload.dtype).seconds for w in parts)
 
     def _live(self, pairs: int, microbatches: int, depth: int) -> tuple[int, int]:
         """Most chunks alive at the first attention and the first FFN group, from the schedule itself.
@@ -176,10 +176,7 @@ class Allocator:
         """No schedule of `layout` is faster: the slower side's compute."""
         frame = Frame(layout.pairs, layout.dp, layout.micro_batch)
         sizes = Sizes(frame, layout.attention_gpus // layout.pairs, layout.ffn_gpus // layout.pairs)
-        return max(
-            self.attention_s(frame, sizes.attention, recompute.attention), self.ffn_s(sizes, recompute.ffn)
-        )
-
+        return max(self.attention_s(frame, sizes.attention, recompute.attention), self.ffn_s(sizes, recompute.ffn))
 
     def least_bytes(self, layout: Disaggregated, recompute: Recompute) -> float:
         """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and embeddings' logits."""
@@ -195,6 +192,8 @@ def search_disaggregated(search: Search) -> Found:
     ledger = Ledger()
     seeds: list[tuple[float, Candidate]] = []
     for frame in frames(case):
+        if any(search.fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
+            continue
         candidate = allocate(allocator, frame, ledger)
         if candidate is not None:
             seeds.append((allocator.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
@@ -202,6 +201,8 @@ def search_disaggregated(search: Search) -> Found:
     around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed)}
     entries = []
     for near in around:
+        if not search.wanted(near.layout):
+            continue
         if allocator.least_bytes(near.layout, near.recompute) > usable_bytes(case):  # type: ignore[arg-type]
             ledger.add("activations exceed the usable HBM", near.layout)
         else:

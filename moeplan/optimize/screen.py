@@ -47,9 +47,7 @@ class Screen:
         counts = split_evenly(model.num_layers, layout.pp * layout.vpp)
         last = full * self.head(b, layout.tp)
         ends = {0: 0.0, layout.pp - 1: last}
-        return max(
-            one * (full * sum(counts[i :: layout.pp]) + sum(counts[:i])) + head_s for i, head_s in ends.items()
-        )
+        return max(one * (full * sum(counts[i :: layout.pp]) + sum(counts[:i])) + head_s for i, head_s in ends.items())
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""

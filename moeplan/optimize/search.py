@@ -6,8 +6,9 @@ family, the rest cannot win. A layout that two families hold is evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
@@ -21,7 +22,6 @@ from moeplan.optimize.screen import RECOMPUTE, Screen
 from moeplan.plan import Plan
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
-
 
 GAP = 0.03
 """A candidate whose bound is less than this share below the best simulated step is not simulated; the plan says so."""
@@ -65,8 +65,8 @@ class Found(NamedTuple):
 class Search:
     """One search; remembers evaluated candidates, so that families share them."""
 
-    def __init__(self, case: Case, machine: Machine) -> None:
-        self.case, self.machine = case, machine
+    def __init__(self, case: Case, machine: Machine, fixed: Mapping[str, object] = MappingProxyType({})) -> None:
+        self.case, self.machine, self.fixed = case, machine, fixed
         self.screen = Screen(case, machine)
         self.drafts: dict[tuple[object, ...], tuple[Plan, Steps]] = {}
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
@@ -78,7 +78,7 @@ class Search:
         limit = usable_bytes(self.case)
         ledger = Ledger()
         entries = []
-        for layout in layouts:
+        for layout in filter(self.wanted, layouts):
             if self.screen.static_bytes(layout) > limit:
                 ledger.add("parameters alone exceed the usable HBM", layout)
                 continue
@@ -88,6 +88,10 @@ class Search:
                     continue
                 entries.append((self.screen.step_s(layout, rule), Candidate(layout, schedule_of(layout), rule)))
         return self.best_first(family, entries, ledger)
+
+    def wanted(self, layout: Layout) -> bool:
+        """Whether `layout` has the degrees that the user fixed; a degree that its family lacks counts as absent."""
+        return all(getattr(layout, name, None) == value for name, value in self.fixed.items())
 
     def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
         """The fastest of `entries`, each with a lower bound of its step.

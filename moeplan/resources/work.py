@@ -47,7 +47,10 @@ def forward(model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str
         logits = _gemm(tokens, hidden, model.vocab / load.tp, size)
         return [logits, _stream(tokens * (hidden * 3 * size + model.vocab / load.tp * 8))]
     if kind == "dense":
-        return [*_ffn("gemm", tokens, tokens, hidden, model.dense_width / load.tp, size, 1), _stream(5 * tokens * hidden * size)]
+        return [
+            *_ffn("gemm", tokens, tokens, hidden, model.dense_width / load.tp, size, 1),
+            _stream(5 * tokens * hidden * size),
+        ]
     if kind == "experts":
         per_expert = load.rows / max(load.local_experts, 1e-9)
         width = model.expert_width / load.etp
@@ -76,9 +79,7 @@ def model_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     for layer in range(model.num_layers):
         moe = layer >= model.dense_layers
         kinds = ("attention", "experts" if moe else "dense")
-        per_layer += sum(
-            w.flop for k in kinds for w in forward(model, k, load, seq_len=seq_len, dtype="bf16", moe=moe)
-        )
+        per_layer += sum(w.flop for k in kinds for w in forward(model, k, load, seq_len=seq_len, dtype="bf16", moe=moe))
     head = sum(w.flop for w in forward(model, "head", load, seq_len=seq_len, dtype="bf16"))
     return 3 * (per_layer + head)
 
@@ -118,7 +119,9 @@ def _ffn(
     matrices: float,
 ) -> list[Compute]:
     """Gate and up, activation, down; `matrices` sets of weights are read."""
-    up = Compute(kind, 4 * rows * hidden * width, (rows * (hidden + 2 * width) + matrices * 2 * hidden * width) * size, at)
+    up = Compute(
+        kind, 4 * rows * hidden * width, (rows * (hidden + 2 * width) + matrices * 2 * hidden * width) * size, at
+    )
     down = Compute(kind, 2 * rows * hidden * width, (rows * (hidden + width) + matrices * hidden * width) * size, at)
     return [up, _stream(3 * rows * width * size), down]
 

@@ -14,7 +14,9 @@ def make(shape: Shape) -> Steps:
     Raises SpecError for more stages than positions: that order would deadlock.
     """
     if shape.stages > shape.positions:
-        raise SpecError(f"schedule 1f1b: {shape.stages} stages on {shape.positions} positions; interleaved takes several")
+        raise SpecError(
+            f"schedule 1f1b: {shape.stages} stages on {shape.positions} positions; interleaved takes several"
+        )
     rows = []
     for position in range(shape.positions):
         forwards, backwards = in_groups(shape, position, "F"), in_groups(shape, position, "B")

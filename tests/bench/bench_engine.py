@@ -35,7 +35,7 @@ def rate(title, operations, work):
         start = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - start)
-    print(f"{title:28} {operations / min(seconds):10,.0f} operations/s")  # noqa: T201
+    print(f"{title:28} {operations / min(seconds):10,.0f} operations/s")
 
 
 def main():
@@ -48,7 +48,7 @@ def main():
         op.id: Demand(100, duration_ns[op.id] - 100, (op.position, POSITIONS + op.peers[0]), (1.0, 1.0)) for op in sends
     }
     count = len(program.ops)
-    print(f"{count:,} operations, {len(sends):,} transfers")  # noqa: T201
+    print(f"{count:,} operations, {len(sends):,} transfers")
     rate("longest path", count, lambda: longest_path(program, duration_ns))
     rate("engine", count, lambda: run(program, duration_ns))
     rate("engine, exclusive compute", count, lambda: run(program, duration_ns, exclusive=compute_streams(program)))

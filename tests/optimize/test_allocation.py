@@ -12,8 +12,8 @@ import pytest
 from moeplan.errors import InfeasibleError, SolverError
 from moeplan.optimize import allocation
 from moeplan.optimize.allocation import model_text, rows, solve
-from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 from moeplan.optimize.relaxation import relax, rounded
+from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 GIB = 2**30
 NIC = 50e9

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from moeplan.errors import InfeasibleError
-from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 from moeplan.optimize.relaxation import relax, rounded
+from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 
 def closed_form(attention, ffn, volume, nic, budgets):

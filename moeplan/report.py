@@ -1,0 +1,224 @@
+"""What users read: tables of rankings, plans and simulations, as text, JSON or CSV. Numbers carry their unit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from moeplan.layout import Disaggregated, experts_of
+from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimize.search import describe
+from moeplan.plan import Plan, world_size
+from moeplan.planner import Ranking, reason
+from moeplan.resources.parameters import active_parameters, total_parameters
+
+if TYPE_CHECKING:
+    from moeplan.simulate import Metrics
+
+Rows = list[dict[str, Any]]
+GIB = 1024**3
+FORMATS = ("table", "json", "csv")
+
+
+def ranking_rows(ranking: Ranking) -> Rows:
+    """One row per family, fastest first: the best plan's predictions, or by how much its nearest layout fails."""
+    rows: Rows = []
+    for found in ranking.found:
+        plan = found.best or (found.nearest.plan if found.nearest else None)
+        row: dict[str, Any] = {"family": found.family, "layout": "-", "fits": found.best is not None}
+        if plan is not None:
+            row |= {
+                "layout": describe(plan.layout),
+                "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
+                "schedule": plan.schedule.name,
+                "microbatches": plan.batch.microbatches,
+            }
+        if found.best is not None:
+            row |= prediction_row(found.best)
+        elif found.nearest is not None:
+            row["short_gib"] = round(found.nearest.short_bytes / GIB, 2)
+        rows.append(row)
+    return rows
+
+
+def print_ranking(ranking: Ranking, out: TextIO) -> None:
+    """The ranked table, the layout of each row, and the notes."""
+    columns = {
+        "family": "family",
+        "step_s": "step s",
+        "tokens_per_s": "tokens/s",
+        "mfu": "MFU",
+        "peak_hbm_gib": "peak GiB",
+        "exposed_communication_s": "exposed s",
+        "bubble": "bubble",
+        "short_gib": "short GiB",
+    }
+    rows = ranking_rows(ranking)
+    used = [key for key in columns if any(key in row for row in rows)]
+    print_table([{columns[k]: cell(row.get(k, "-"), k) for k in used} for row in rows], out)
+    for row in rows:
+        if "schedule" in row:
+            print(
+                f"{row['family']}: {row['layout']}; {row['schedule']}, {row['microbatches']} micro-batches,"
+                f" recompute attention/ffn {row['recompute']}",
+                file=out,
+            )
+    print(*ranking_notes(ranking), sep="\n", file=out)
+
+
+def prediction_row(plan: Plan) -> dict[str, Any]:
+    """The predictions of one plan, units in the names."""
+    told = plan.predictions
+    return {
+        "step_s": told.step_s,
+        "tokens_per_s": told.tokens_per_s,
+        "mfu": told.mfu,
+        "peak_hbm_gib": max(told.peak_hbm_bytes, default=0.0) / GIB,
+        "exposed_communication_s": told.exposed_communication_s,
+        "bubble": told.bubble,
+    }
+
+
+def ranking_notes(ranking: Ranking) -> list[str]:
+    """What stands below the table: peak and assumptions, why the winner wins, why the rest was pruned."""
+    notes = []
+    case = ranking.case
+    peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
+    notes.append(
+        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention;"
+        f" usable HBM {usable_bytes(case) / GIB:.1f} GiB per GPU; routing balanced"
+    )
+    if reason(ranking):
+        notes.append(f"why: {reason(ranking)}")
+    if ranking.relaxed is not None:
+        relaxed = ranking.relaxed
+        notes.append(
+            f"balanced attention:FFN split {relaxed.attention_gpus:.1f}:{relaxed.ffn_gpus:.1f} GPUs, memory ignored:"
+            f" {relaxed.seconds:.4g} s{_against(ranking)}; one more GPU saves {relaxed.gpu_price_s * 1e3:.3g} ms,"
+            f" one more NIC {relaxed.nic_price_s * 1e3:.3g} ms"
+        )
+    for found in ranking.found:
+        if found.nearest is not None and found.best is None:
+            notes.append(f"{found.family}: nothing fits; {found.nearest.short_bytes / GIB:.2f} GiB short at best")
+        notes += [f"{found.family}: {p.count} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
+    return notes
+
+
+def _against(ranking: Ranking) -> str:
+    for found in ranking.found:
+        if found.best is not None and isinstance(found.best.layout, Disaggregated) and ranking.relaxed:
+            return f" (the layout above takes {found.best.predictions.step_s / ranking.relaxed.seconds:.2f}x)"
+    return ""
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """A plan in a few lines."""
+    model, workload, told = plan.case.model, plan.case.workload, plan.predictions
+    return {
+        "model": model.name,
+        "parameters": total_parameters(model),
+        "active_parameters": active_parameters(model),
+        "cluster": plan.case.cluster.name,
+        "world": world_size(plan),
+        "seq_len": workload.seq_len,
+        "global_batch": workload.global_batch,
+        "dtype": workload.dtype,
+        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
+        "schedule": plan.schedule.name,
+        "microbatches": plan.batch.microbatches,
+        "recompute": f"attention {plan.recompute.attention}, ffn {plan.recompute.ffn}",
+        **prediction_row(plan),
+        "peak_flop_per_s": told.peak_flop_per_s,
+    }
+
+
+def position_rows(plan: Plan) -> Rows:
+    """One row per pipeline position: its ranks, layers, experts per rank and HBM."""
+    rows: Rows = []
+    for number, position in enumerate(plan.graph.positions):
+        here = [p for p in plan.graph.pieces if number in plan.graph.stages[p.stage]]
+        layers = sorted({p.layer for p in here if p.kind in ("attention", "experts", "dense")})
+        static, peak = plan.predictions.static_hbm_bytes, plan.predictions.peak_hbm_bytes
+        row: dict[str, Any] = {
+            "position": position.name,
+            "ranks": ranges([rank for group in position.ranks for rank in group]),
+            "layers": ranges(layers),
+        }
+        if any(p.kind == "experts" for p in here):
+            row["experts_per_rank"] = len(experts_of(plan.case.model, plan.graph, 0))
+        if number < len(peak):
+            row |= {"static_gib": static[number] / GIB, "peak_gib": peak[number] / GIB, "peak_gb": peak[number] / 1e9}
+        rows.append(row)
+    return rows
+
+
+def use_rows(plan: Plan, use: Metrics) -> Rows:
+    """One row per position: where the time of the simulated step goes."""
+    return [
+        {
+            "position": position.name,
+            "compute_s": part.compute_ns / 1e9,
+            "exposed_communication_s": part.exposed_ns / 1e9,
+            "bubble_s": part.bubble_ns / 1e9,
+            "bubble": part.bubble_ns / max(use.step_ns, 1),
+        }
+        for position, part in zip(plan.graph.positions, use.positions, strict=True)
+    ]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3,8`: whole numbers with runs written as ranges."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def as_json(value: Any) -> str:
+    """`value` as indented JSON."""
+    return json.dumps(value, indent=1)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`rows` as CSV; columns in the order in which they first appear."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = "") -> None:
+    """`rows` as a table; plain text where `out` is no terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        numeric = any(
+            isinstance(row.get(column), int | float) and not isinstance(row.get(column), bool) for row in rows
+        )
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row.get(column, ""), column) for column in columns))
+    Console(file=out, highlight=False).print(table)
+
+
+def cell(value: Any, column: str) -> str:
+    """One value as a table shows it: four digits, shares in percent, yes and no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and column in ("mfu", "bubble"):
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return str(value)
