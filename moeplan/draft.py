@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeplan.layout import Batch, Colocated, Layout, Recompute, StageGraph, batch
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
-from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver
+from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver, place
 from moeplan.schedule import Shape, Steps, to_text
 from moeplan.schedules import make
 from moeplan.spec.case import Case
@@ -53,6 +53,7 @@ def draft_with_steps(
         case=case,
         layout=layout,
         graph=graph,
+        placement=place(case.cluster, sum(len(group) for position in graph.positions for group in position.ranks)),
         batch=batches,
         schedule=ScheduleText(name=schedule, positions=tuple(to_text(row) for row in rows)),
         overlap=plain.make(),

@@ -315,6 +315,14 @@ def _holders(graph: StageGraph, *, tied: bool) -> dict[tuple[str, tuple[int, ...
     return holders
 
 
+def check_positive(layout: Layout) -> None:
+    """SpecError with the first degree that is less than 1; a side may have no NICs."""
+    for name in layout.__struct_fields__:
+        value = getattr(layout, name)
+        if value < 1 and name not in ("attention_nics", "ffn_nics", "deduplicate"):
+            raise SpecError(f"layout: {name} {value} must be at least 1")
+
+
 def check(model: ModelSpec, graph: StageGraph) -> None:
     """SpecError unless the chain is whole: each layer's pieces once and in order, edges between all neighbours."""
     expected = [(p.kind, p.layer) for p in chain(model, lambda layer, side: 0)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import lcm
 
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated, Position, StageGraph, assemble, grid, split_evenly
+from moeplan.layout import Colocated, Position, StageGraph, assemble, check_positive, grid, split_evenly
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import ModelSpec
@@ -23,16 +23,18 @@ def block(layout: Colocated) -> int:
 
 def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
     """SpecError with the substituted numbers unless the degrees divide what they cut."""
+    check_positive(layout)
+    check_experts(model, layout.ep, world)
     product = layout.tp * layout.cp * layout.dp * layout.pp
-    stage_world = layout.tp * layout.cp * layout.dp
+    expert_mesh = layout.etp * layout.ep * layout.pp
     rules = [
         (
             product == world,
             f"tp {layout.tp} * cp {layout.cp} * dp {layout.dp} * pp {layout.pp} = {product}, not {world}",
         ),
         (
-            stage_world % block(layout) == 0,
-            f"{stage_world} ranks per stage do not hold whole expert groups of etp {layout.etp} * ep {layout.ep}",
+            world % expert_mesh == 0,
+            f"etp {layout.etp} * ep {layout.ep} * pp {layout.pp} = {expert_mesh} does not divide {world} ranks",
         ),
         (
             layout.pp * layout.vpp <= model.num_layers,
@@ -47,7 +49,6 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
     for right, message in rules:
         if not right:
             raise SpecError(f"layout: {message}")
-    check_experts(model, layout.ep, world)
 
 
 def check_experts(model: ModelSpec, ep: int, world: int) -> None:
@@ -89,7 +90,7 @@ def divisors(number: int) -> list[int]:
 
 
 def meshes(case: Case, *, widest_tp: int, widest_ep: int) -> Iterator[dict[str, int]]:
-    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees; micro-batches that fit the step."""
+    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees."""
     model, world = case.model, num_ranks(case.cluster)
     for pp in (d for d in divisors(world) if d <= model.num_layers):
         per_stage = world // pp

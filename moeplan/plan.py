@@ -17,6 +17,7 @@ from moeplan.overlap import Overlap
 from moeplan.program import Program, lower
 from moeplan.schedule import Steps, from_text
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import ClusterSpec
 from moeplan.spec.model import check_model
 from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
 
@@ -29,6 +30,14 @@ class ScheduleText(Record):
 
     name: str
     positions: tuple[str, ...]
+
+
+class Placement(Record):
+    """Where each rank sits, by rank number."""
+
+    nodes: tuple[int, ...]
+    nics: tuple[int, ...]
+    """NIC of its node that the rank sends by; -1 where the node has none."""
 
 
 class Duration(Record):
@@ -96,6 +105,7 @@ class Plan(Record):
     case: Case
     layout: Layout
     graph: StageGraph
+    placement: Placement
     batch: Batch
     schedule: ScheduleText
     overlap: Overlap
@@ -158,7 +168,18 @@ def check(plan: Plan) -> None:
     layouts.check(plan.case.model, plan.graph)
     _check_batch(plan)
     _check_graph(plan)
+    if plan.placement != place(plan.case.cluster, world_size(plan)):
+        raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
     program_of(plan)
+
+
+def place(cluster: ClusterSpec, world: int) -> Placement:
+    """Ranks 0..world-1 in node order, each with the NIC that serves its GPU."""
+    gpus, nics = cluster.node.gpus, cluster.node.nics
+    return Placement(
+        nodes=tuple(rank // gpus for rank in range(world)),
+        nics=tuple(rank % gpus * nics // gpus if nics else -1 for rank in range(world)),
+    )
 
 
 def _check_batch(plan: Plan) -> None:

@@ -63,7 +63,7 @@ def optimize(
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
-    known = {name for record in RECORDS for name in record.__struct_fields__}
+    known = {name for record in RECORDS for name in (field.name for field in structs.fields(record))}
     if unknown := sorted(set(fixed) - known):
         raise SpecError(f"--set layout.{unknown[0]}: layouts have {', '.join(sorted(known))}")
     wanted = [family for family in FAMILIES if not families or family in families or family == BASELINE]
@@ -114,8 +114,12 @@ def _signed(found: Found, relaxed: Relaxed | None) -> Found:
     """`found` whose plan says how it was found, and what it assumes."""
     if found.best is None:
         return found
+    ended = f"; allocations: {found.allocations}" if found.allocations else ""
     solver = Solver(
-        status="best of the search", gap=GAP, evaluated=found.simulated, pruned=sum(p.count for p in found.pruned)
+        status=f"best of the search{ended}",
+        gap=GAP,
+        evaluated=found.simulated,
+        pruned=sum(p.layouts for p in found.pruned),
     )
     if relaxed is not None and isinstance(found.best.layout, Disaggregated):
         solver = structs.replace(
@@ -133,7 +137,7 @@ def _signed(found: Found, relaxed: Relaxed | None) -> Found:
 ASSUMPTIONS = (
     "routing is balanced: every expert receives the same number of rows",
     "attention is causal; model FLOP leave recomputation out",
-    "static memory counts parameters, gradients and optimizer state; the rest of the HBM is kept for what is not modelled",
+    "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
 )
 
 

@@ -103,7 +103,7 @@ def ranking_notes(ranking: Ranking) -> list[str]:
     for found in ranking.found:
         if found.nearest is not None and found.best is None:
             notes.append(f"{found.family}: nothing fits; {found.nearest.short_bytes / GIB:.2f} GiB short at best")
-        notes += [f"{found.family}: {p.count} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
+        notes += [f"{found.family}: {p.layouts} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
     return notes
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moeplan.layout import FAN_IN, experts_of, home, rides
-from moeplan_exec.parcel import Column, Parcel, grouped
+from moeplan.layout import experts_of, home, rides
+from moeplan_exec.parcel import Column, Parcel, counted, grouped
 from moeplan_exec.site import Site, home_of, own_tokens, row_of
 
 Gradients = tuple[Tensor | None, ...]
@@ -138,7 +138,7 @@ class FanOut(Edge):
             self.counts[microbatch] = (counts,)
             return Parcel((meta, rows), (counts, counts))
         first = token[slot == 0]
-        firsts = tuple(self.owner[choice[first, 0]].bincount(minlength=len(counts)).tolist())
+        firsts = counted(self.owner[choice[first, 0]], len(counts))
         self.counts[microbatch] = (counts, firsts)
         return Parcel((meta, rows, residual[0][first]), (counts, counts, firsts))
 
@@ -157,12 +157,18 @@ class FanOut(Edge):
         order, choice = self.sent.pop(microbatch)
         rows, *carried = parcel.tables
         tokens, k = choice.shape
-        token, slot = order // k, order % k
-        x = rows.new_zeros(tokens, self.hidden).index_add_(0, token, rows[:, :-1])
-        gate = rows.new_empty(tokens * k).index_copy_(0, order, rows[:, -1]).view(tokens, k)
+        x = rows.new_zeros(tokens, self.hidden).index_add_(0, order // k, rows[:, :-1])
+        return self.restored(microbatch, order, choice, rows[:, -1], x, carried)
+
+    def restored(
+        self, microbatch: int, order: Tensor, choice: Tensor, gates: Tensor, x: Tensor, carried: Sequence[Tensor]
+    ) -> Gradients:
+        """As of `unpack_back`: `gates` [T k] and `carried` stand in the order of the copies, `x` [T, H] in place."""
+        gate = torch.empty_like(gates).index_copy_(0, order, gates).view(choice.shape)
         if self.carries:
-            residual = torch.empty_like(x).index_copy_(0, token[slot == 0], carried[0])
-            return x, gate, None, residual
+            k = choice.shape[1]
+            first = (order // k)[order % k == 0]
+            return x, gate, None, torch.empty_like(x).index_copy_(0, first, carried[0])
         return (x, gate, None) if self.ride else (x, gate, None, self.residual_gradient.pop(microbatch))
 
 
@@ -207,23 +213,6 @@ class FanIn(Edge):
 
 
 AnyEdge = Send | Scatter | FanOut | FanIn
-
-
-def edges_of(site: Site) -> dict[int, AnyEdge]:
-    """The edges that this rank takes part in, local ones left out."""
-    graph = site.graph
-    result: dict[int, AnyEdge] = {}
-    for number, edge in enumerate(graph.edges):
-        ends = {p for piece in graph.pieces[number : number + 2] for p in graph.stages[piece.stage]}
-        if edge.kind == "local" or site.position not in ends:
-            continue
-        if edge.kind == "send":
-            result[number] = Send(site, number)
-        elif edge.kind in FAN_IN:
-            result[number] = FanIn(site, number, result.get(number - 1))
-        else:
-            result[number] = (FanOut if graph.pieces[number + 1].kind == "experts" else Scatter)(site, number)
-    return result
 
 
 def _present(gradient: Tensor | None) -> Tensor:

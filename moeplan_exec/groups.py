@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from moeplan.layout import StageGraph
 from moeplan.plan import Plan
 from moeplan.program import Op, Program
-from moeplan_exec.site import Site
+from moeplan_exec.site import Site, by_node
 
 Queue = tuple[int, int, str, str]
 """Transfers from one position to another of one kind and phase: (source, target, kind, phase)."""
@@ -19,7 +20,7 @@ class Groups:
     """What this rank communicates over; groups of one rank are left out."""
 
     collective: dict[tuple[int, ...], dist.ProcessGroup]
-    """By rank list: a position of one copy, or the holders of the same parameters."""
+    """By rank list: a position of one copy, its ranks on one node, or the holders of the same parameters."""
     queue: dict[Queue, dist.ProcessGroup]
     """One per queue of this rank's copy, so that the two directions of a pair do not wait for each other."""
 
@@ -40,7 +41,14 @@ def rank_lists(plan: Plan) -> list[tuple[int, ...]]:
     """The distinct rank lists of all collectives, sorted; a process group numbers its ranks in ascending order."""
     lists = {group for position in plan.graph.positions for group in position.ranks}
     lists |= {group for replica in plan.graph.replicas for group in replica.groups}
+    lists |= {node for group in _copied_in_nodes(plan.graph) for node in by_node(plan, group)}
     return sorted({tuple(sorted(group)) for group in lists if len(group) > 1})
+
+
+def _copied_in_nodes(graph: StageGraph) -> list[tuple[int, ...]]:
+    """Groups whose rows arrive once per node and are copied there."""
+    pieces = [graph.pieces[i + 1] for i, edge in enumerate(graph.edges) if edge.algorithm == "deduplicated"]
+    return [group for piece in pieces for p in graph.stages[piece.stage] for group in graph.positions[p].ranks]
 
 
 def make_groups(site: Site, program: Program) -> Groups:

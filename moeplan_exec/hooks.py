@@ -9,6 +9,7 @@ from torch import Tensor
 
 from moeplan.program import Op
 from moeplan_exec.parameters import Initialise
+from moeplan_exec.parcel import Parcel
 
 
 def _nothing(*_: object) -> None:
@@ -23,6 +24,8 @@ class Hooks:
     """(name, first values) to other first values; the same on all ranks."""
     before: Callable[[Op], None] = _nothing
     """An operation of this rank is about to start."""
+    leaving: Callable[[Op, Parcel], None] = _nothing
+    """Rows, or their gradients, of this transfer are about to leave for another position."""
     routed: Callable[[int, int, range, Tensor], None] = _nothing
     """(step, layer, sequences, expert numbers [T, k]) of one micro-batch on the rank that routed it."""
     summed: Callable[[int, dict[str, Tensor]], None] | None = None

@@ -17,9 +17,9 @@ from moeplan.layout import experts_of
 from moeplan.program import Op, Program, is_receive, keeps, text_of
 from moeplan_exec import data
 from moeplan_exec.autograd import Gradients, Kept, add_weight_gradients, backward, detached, input_gradients, leaves
+from moeplan_exec.chain import edges_of
 from moeplan_exec.clock import Clock
 from moeplan_exec.desk import Desk, Key
-from moeplan_exec.edges import edges_of
 from moeplan_exec.exchange import exchange
 from moeplan_exec.groups import Groups, queue_of
 from moeplan_exec.hooks import Hooks
@@ -39,7 +39,7 @@ class Interpreter:
     ) -> None:
         self.site, self.program, self.groups, self.shelves, self.hooks = site, program, groups, shelves, hooks
         self.clock = Clock(program, site.rank)
-        self.edges = edges_of(site)
+        self.edges = edges_of(site, groups.collective)
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: dict[int, Incoming] = {}
         self.desk = Desk()
@@ -196,6 +196,7 @@ class Interpreter:
             outputs = detached(self.desk.kept[key].outputs) if op.phase == "R" else self.desk.outputs.pop(key)
             parcel = edge.pack(outputs, op.microbatch, op.phase)
         if op.peers:
+            self.hooks.leaving(op, parcel)
             self.outgoing[op.stream].post(op, parcel)
             return
         group = self.groups.collective.get(self.site.group(op.position))

@@ -41,4 +41,9 @@ def empty(columns: Sequence[Column], counts: Sequence[Sequence[int]], device: to
 
 def grouped(peers: Tensor, size: int) -> tuple[Tensor, tuple[int, ...]]:
     """The order that groups rows by their peer, keeping rows of one peer in place, and the rows of each peer."""
-    return peers.argsort(stable=True), tuple(peers.bincount(minlength=size).tolist())
+    return peers.argsort(stable=True), counted(peers, size)
+
+
+def counted(peers: Tensor, size: int) -> tuple[int, ...]:
+    """The rows of each peer."""
+    return tuple(peers.bincount(minlength=size).tolist())

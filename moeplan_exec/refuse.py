@@ -8,7 +8,15 @@ from moeplan.errors import SpecError
 from moeplan.layout import Colocated, StageGraph
 from moeplan.plan import Plan, world_size
 
-ALGORITHMS = ("none", "p2p", "flat")
+ALGORITHMS = {
+    "local": ("none",),
+    "send": ("p2p",),
+    "dispatch": ("flat",),
+    "combine": ("flat",),
+    "m2n": ("p2p", "deduplicated"),
+    "n2m": ("p2p",),
+}
+"""By kind of edge."""
 
 
 def refuse(plan: Plan) -> None:
@@ -31,8 +39,8 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if graph.shared_side != "attention":
         yield f"shared experts on the {graph.shared_side} side cannot be run; they run on the attention side"
     for edge in graph.edges:
-        if edge.algorithm not in ALGORITHMS:
-            yield f"{edge.kind} by {edge.algorithm!r} cannot be run; transfers run as p2p or flat"
+        if edge.algorithm not in ALGORITHMS[edge.kind]:
+            yield f"{edge.kind} by {edge.algorithm!r} cannot be run, {' and '.join(ALGORITHMS[edge.kind])} can"
     if plan.recompute.ffn == "full" and any(edge.kind == "m2n" for edge in graph.edges):
         yield "recompute ffn 'full' cannot be run across an M2N; 'none' and 'experts' can"
     if any(len(homes) != 1 for homes in graph.stages):

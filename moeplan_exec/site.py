@@ -6,14 +6,17 @@ sequence length, plus its place in the sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from moeplan.layout import StageGraph, sequences, shard_of
 from moeplan.plan import Plan
+from moeplan.spec.cluster import node_of
 from moeplan.spec.model import ModelSpec
 
 
@@ -58,6 +61,11 @@ def find(plan: Plan, rank: int, device: torch.device, dtype: torch.dtype) -> Sit
         if rank in group
     )
     return Site(plan, rank, position, copy, index, device, dtype)
+
+
+def by_node(plan: Plan, ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """`ranks` cut into those of each node, ascending."""
+    return [tuple(node) for _, node in groupby(sorted(ranks), partial(node_of, plan.case.cluster))]
 
 
 def copy_sequences(site: Site, microbatch: int) -> range:

@@ -34,7 +34,7 @@ def efficiency(curve: Curve, size: float) -> float:
 
 
 def seconds(work: Iterable[Compute], gpu: Gpu, calibration: Calibration, dtype: str) -> Cost:
-    """Seconds of kernels one after another: sum of max(flop / (peak e), bytes / (HBM e)), and the launch; 0 for no work.
+    """Seconds of kernels one after another: sum of max(flop / (peak e), bytes / (HBM e)), and the launch.
 
     Left out: kernels that overlap, caches, clocks under load beyond what the curves hold.
     """

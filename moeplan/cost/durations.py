@@ -96,8 +96,8 @@ def _compute_entries(pricing: _Pricing, full: Loads, last: Loads) -> list[Durati
         for direction in ("F", "B"):
             inside = _tensor_parallel(pricing, kind, position, full[position])
             costs = _twice(lambda at: _piece(pricing, kind, moe, at[position], direction), full, last)  # noqa: B023
-            both = [Cost(c.seconds + inside.seconds, c.source) for c in costs]
-            entries.append(_entry(direction, direction, pieces, *both, inside.seconds))
+            first, last_one = (Cost(c.seconds + inside.seconds, c.source) for c in costs)
+            entries.append(_entry(direction, direction, pieces, first, last_one, inside.seconds))
     return entries
 
 
@@ -109,7 +109,7 @@ def _piece(pricing: _Pricing, kind: str, moe: bool, load: Load, direction: str) 
 
 
 def _tensor_parallel(pricing: _Pricing, kind: str, position: int, load: Load) -> Cost:
-    """All-gather and reduce-scatter of the rows around a tensor-parallel block, sequence parallel: on its critical path."""
+    """All-gather and reduce-scatter of the rows around a tensor-parallel block, on its critical path."""
     graph = pricing.graph
     degree = graph.etp if kind == "experts" else graph.tp
     if degree == 1 or kind not in ("attention", "dense", "experts", "head"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moeplan.errors import SpecError
-from moeplan.layout import Disaggregated, Position, StageGraph, assemble, grid
+from moeplan.layout import Disaggregated, Position, StageGraph, assemble, check_positive, grid
 from moeplan.mesh import divisors
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
@@ -18,10 +18,10 @@ SCHEDULES = ("af-pipe", "interleaved", "gpipe")
 
 def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
     """SpecError with the substituted numbers unless groups are whole and experts divide."""
+    check_positive(layout)
     one = layout.attention_gpus + layout.ffn_gpus
     pairs = layout.pairs
     rules = [
-        (pairs >= 1 and layout.dp >= 1, f"pairs {pairs} and dp {layout.dp} must be at least 1"),
         (pairs <= model.num_layers, f"pairs {pairs} > {model.num_layers} layers"),
         (
             one * layout.dp <= world,

@@ -7,6 +7,7 @@ deeper warm-up, M2N deduplicated or not, larger micro-batches) are searched best
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -179,7 +180,7 @@ class Allocator:
         return max(self.attention_s(frame, sizes.attention, recompute.attention), self.ffn_s(sizes, recompute.ffn))
 
     def least_bytes(self, layout: Disaggregated, recompute: Recompute) -> float:
-        """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and embeddings' logits."""
+        """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and logits."""
         frame = Frame(layout.pairs, layout.dp, layout.micro_batch)
         sizes = Sizes(frame, layout.attention_gpus // layout.pairs, layout.ffn_gpus // layout.pairs)
         return max(self.side_bytes(sizes, recompute, side, layout.depth) for side in ("attention", "ffn"))
@@ -191,11 +192,14 @@ def search_disaggregated(search: Search) -> Found:
     allocator = Allocator(case, search.machine)
     ledger = Ledger()
     seeds: list[tuple[float, Candidate]] = []
+    ends: Counter[str] = Counter()
     for frame in frames(case):
         if any(search.fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
             continue
-        candidate = allocate(allocator, frame, ledger)
-        if candidate is not None:
+        allocated = allocate(allocator, frame, ledger)
+        if allocated is not None:
+            candidate, status = allocated
+            ends[status] += 1
             seeds.append((allocator.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
     seeds.sort(key=lambda seed: seed[0])
     around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed)}
@@ -207,11 +211,12 @@ def search_disaggregated(search: Search) -> Found:
             ledger.add("activations exceed the usable HBM", near.layout)
         else:
             entries.append((allocator.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
-    return search.best_first("disaggregated", entries, ledger)
+    found = search.best_first("disaggregated", entries, ledger)
+    return found._replace(allocations=", ".join(f"{count} {status}" for status, count in sorted(ends.items())))
 
 
-def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> Candidate | None:
-    """The integer program's choice for `frame`; None where it has none, which the ledger then says."""
+def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> tuple[Candidate, str] | None:
+    """The integer program's choice for `frame` and how it ended; None where it has none, which the ledger then says."""
     case = allocator.case
     largest = max(sides(case, frame)[1])
     if allocator.static_bytes(Sizes(frame, 1, largest), "ffn") > usable_bytes(case):
@@ -243,7 +248,7 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> Candidate | 
         deduplicate=case.cluster.nodes > 1,
     )
     rule = Recompute(attention=choice.attention.recompute, ffn=choice.ffn.recompute)  # type: ignore[arg-type]
-    return Candidate(layout, "af-pipe", rule)
+    return Candidate(layout, "af-pipe", rule), choice.status
 
 
 def _frame_layout(frame: Frame) -> Disaggregated:

@@ -18,11 +18,7 @@ from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
 from moeplan.spec.workload import gradient_bytes
 
-RECOMPUTE = tuple(
-    Recompute(attention=a, ffn=f)  # type: ignore[arg-type]
-    for a in ("none", "full")
-    for f in ("none", "experts", "full")
-)
+RECOMPUTE = tuple(Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts", "full"))
 """All rules, cheapest in time first per side."""
 
 
@@ -37,17 +33,27 @@ class Screen:
         self.head = cache(self._head)
 
     def step_s(self, layout: Colocated, recompute: Recompute) -> float:
-        """No schedule of `layout` is faster: max over positions i of m layers(i) + layers of stages 0..i-1, both ways."""
-        model, batch = self.case.model, self.case.workload.global_batch
+        """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways.
+
+        Dense first layers are left out.
+        """
+        batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         b = min(layout.micro_batch, -(-batch // layout.dp))
         one = self.layer(b, layout.tp, layout.ep, recompute)
         one += self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
         full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
-        counts = split_evenly(model.num_layers, layout.pp * layout.vpp)
+        counts = self.moe_layers(layout)
         last = full * self.head(b, layout.tp)
         ends = {0: 0.0, layout.pp - 1: last}
         return max(one * (full * sum(counts[i :: layout.pp]) + sum(counts[:i])) + head_s for i, head_s in ends.items())
+
+    def moe_layers(self, layout: Colocated) -> list[int]:
+        """MoE layers of each stage."""
+        model = self.case.model
+        counts = split_evenly(model.num_layers, layout.pp * layout.vpp)
+        starts = [sum(counts[:i]) for i in range(len(counts))]
+        return [max(0, n - max(0, model.dense_layers - s)) for n, s in zip(counts, starts, strict=True)]
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
@@ -71,7 +77,7 @@ class Screen:
         batch, pp, vpp = self.case.workload.global_batch, layout.pp, layout.vpp
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         live = min(microbatches * vpp, pp if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * pp + 1)
-        layers = self.case.model.num_layers // (pp * vpp)
+        layers = min(self.moe_layers(layout))
         b = min(layout.micro_batch, -(-batch // layout.dp))
         return self.static_bytes(layout) + live * layers * self.kept(b, layout.tp, recompute)
 
@@ -81,7 +87,7 @@ class Screen:
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp)
         last = case.model.num_layers - 1
-        pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]  # type: ignore[arg-type]
+        pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
         return sum(piece_bytes(case, piece, recompute, load, riding=False).alive for piece in pieces)
 
     def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute) -> float:

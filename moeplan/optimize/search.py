@@ -47,7 +47,7 @@ class Pruned(NamedTuple):
     """A class of layouts that was not simulated, with one of them."""
 
     reason: str
-    count: int
+    layouts: int
     witness: str
 
 
@@ -60,6 +60,8 @@ class Found(NamedTuple):
     """Where nothing fits: the layout that misses by least."""
     pruned: tuple[Pruned, ...]
     simulated: int
+    allocations: str = ""
+    """How the integer programs ended, where the family needs them: `9 optimal`."""
 
 
 class Search:
@@ -163,7 +165,7 @@ class Ledger:
     def entries(self) -> tuple[Pruned, ...]:
         """All reasons, most frequent first."""
         rows = [Pruned(reason, count, witness) for reason, (count, witness) in self.reasons.items()]
-        return tuple(sorted(rows, key=lambda row: (-row.count, row.reason)))
+        return tuple(sorted(rows, key=lambda row: (-row.layouts, row.reason)))
 
 
 def degrees(layout: Layout) -> tuple[tuple[str, int], ...]:

@@ -52,7 +52,7 @@ def _dense_parameters(model: ModelSpec, graph: StageGraph, number: int) -> float
     piece = graph.pieces[number]
     if piece.kind == "attention":
         norms = count.norm_parameters(model)
-        total = norms + (count.attention_parameters(model) - norms) / graph.tp
+        total = _attention_parameters(model, graph.tp)
         if is_dense(model, piece.layer):
             return total
         total += count.router_parameters(model) + count.shared_parameters(model) / graph.tp
@@ -62,6 +62,14 @@ def _dense_parameters(model: ModelSpec, graph: StageGraph, number: int) -> float
     if piece.kind == "head":
         return count.norm_parameters(model) + count.head_parameters(model) / graph.tp
     return 0.0
+
+
+def _attention_parameters(model: ModelSpec, tp: int) -> float:
+    """Attention on one of `tp` ranks: norms whole on each, keys and values whole where there are fewer heads than ranks."""
+    shape = model.attention
+    keys = 2 * model.hidden * shape.kv_heads * shape.head_dim
+    whole = count.norm_parameters(model) + (2 * shape.head_dim if shape.qk_norm else 0)
+    return whole + (count.attention_parameters(model) - whole - keys) / tp + keys / min(tp, shape.kv_heads)
 
 
 def static_bytes(case: Case, graph: StageGraph, position: int) -> float:

@@ -134,7 +134,7 @@ class _Simulation:
 
 
 def _instant_receives(program: Program, duration_ns: Sequence[int]) -> dict[int, int]:
-    """Receives of streams on which each waits for its send alone and takes no time; sends of a queue end in its order."""
+    """Receives on streams where each takes no time and waits for its send alone; a queue's sends end in its order."""
     found: dict[int, int] = {}
     for stream in program.streams:
         if stream.name.startswith("receive ") and not any(duration_ns[n] for n in stream.ops):

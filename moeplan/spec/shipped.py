@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from msgspec import structs
+
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration, check_calibration
 from moeplan.spec.cluster import ClusterSpec, check_cluster
@@ -31,8 +33,17 @@ def load_model(text: str) -> ModelSpec:
     A shipped name wins over a file. SpecError says what is wrong in the file, or lists the shipped names.
     """
     if text not in _files("model") and (text.endswith(".json") or os.path.isdir(text)):
-        return read_config(Path(text))
+        return _known(read_config(Path(text)))
     return check_model(_load(text, "model", ModelSpec))
+
+
+def _known(model: ModelSpec) -> ModelSpec:
+    """`model` under its shipped name, where it is a shipped one in all but name: then both give the same plan."""
+    for name in _files("model"):
+        known = load_model(name)
+        if structs.replace(model, name=known.name) == known:
+            return known
+    return model
 
 
 def load_cluster(text: str) -> ClusterSpec:

@@ -26,21 +26,22 @@ def model(*, qk_norm=False, **changes):
     return ModelSpec(name="tiny", attention=attention, **(SIZES | changes))
 
 
-def cluster(gpus):
+def cluster(gpus, nodes=1):
     fast, soon = BytesPerS(1e9), Seconds(1e-6)
     return ClusterSpec(
         name="here",
-        nodes=1,
+        nodes=nodes,
         gpu=Gpu(name="cpu", hbm_bytes=Bytes(2e9), hbm_bytes_per_s=fast, peak_flop_per_s={"bf16": FlopPerS(1e9)}),
         node=Node(
-            gpus=gpus, nics=0, link_bytes_per_s=fast, link_latency_s=soon, nic_bytes_per_s=fast, nic_latency_s=soon
+            gpus=gpus, nics=1, link_bytes_per_s=fast, link_latency_s=soon, nic_bytes_per_s=fast, nic_latency_s=soon
         ),
         network=Tree(nodes_per_leaf=1, uplink_bytes_per_s=fast, hop_latency_s=soon),
     )
 
 
-def plan_of(spec, layout, ranks, *, schedule=None, global_batch=6, seq_len=4, recompute=None):
-    case = Case(model=spec, cluster=cluster(ranks), workload=Workload(seq_len=seq_len, global_batch=global_batch))
+def plan_of(spec, layout, ranks, *, nodes=1, schedule=None, global_batch=6, seq_len=4, recompute=None):
+    here = cluster(-(-ranks // nodes), nodes)
+    case = Case(model=spec, cluster=here, workload=Workload(seq_len=seq_len, global_batch=global_batch))
     usual = "af-pipe" if isinstance(layout, Disaggregated) else "1f1b"
     return draft(case, layout, schedule=schedule or usual, recompute=recompute)
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from cases import model, plan_of, run_all
+from msgspec.structs import replace
 
 from moeplan import plan as plans
 from moeplan.errors import ExecutionError, SpecError
@@ -128,13 +129,20 @@ def test_a_world_of_another_size_is_refused(monkeypatch):
         (Colocated(tp=2), None, "tp 2"),
         (Colocated(cp=2), None, "cp 2"),
         (Colocated(dp=2, etp=2), None, "etp 2"),
-        (Disaggregated(deduplicate=True), None, "m2n by 'deduplicated'"),
         (Disaggregated(), Recompute(ffn="full"), "recompute ffn 'full'"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(layout, recompute, message):
     with pytest.raises(SpecError, match=message):
         refuse(plan_of(model(), layout, 2, recompute=recompute))
+
+
+def test_an_edge_by_another_algorithm_is_refused():
+    plan = plan_of(model(), Disaggregated(deduplicate=True), 2)
+    refuse(plan)
+    edges = tuple(replace(e, algorithm="deduplicated") if e.kind == "n2m" else e for e in plan.graph.edges)
+    with pytest.raises(SpecError, match="n2m by 'deduplicated' cannot be run, p2p can"):
+        refuse(replace(plan, graph=replace(plan.graph, edges=edges)))
 
 
 def test_a_gpu_that_is_not_there_is_refused():
