@@ -14,6 +14,7 @@ from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SpecError
 from moeplan.layout import Disaggregated
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
+from moeplan.mesh import check_experts
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
@@ -21,6 +22,7 @@ from moeplan.optimize.search import GAP, Found, Search, describe
 from moeplan.plan import Plan, Solver
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
@@ -32,14 +34,16 @@ class Ranking(NamedTuple):
     """What was found, fastest family first; families where nothing fits come last."""
 
     case: Case
+    wanted: tuple[str, ...]
+    """Families from which the best plan is taken; the baseline may stand beside them for comparison only."""
     found: tuple[Found, ...]
     relaxed: Relaxed | None
     """The balanced split beside the best disaggregated layout; None where there is none."""
 
     @property
     def best(self) -> Plan | None:
-        """The fastest plan of all families."""
-        return self.found[0].best if self.found else None
+        """The fastest plan of the wanted families."""
+        return next((f.best for f in self.found if f.family in self.wanted), None)
 
 
 def machine_of(case: Case, calibration: Calibration) -> Machine:
@@ -63,15 +67,34 @@ def optimize(
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
-    known = {name for record in RECORDS for name in (field.name for field in structs.fields(record))}
-    if unknown := sorted(set(fixed) - known):
-        raise SpecError(f"--set layout.{unknown[0]}: layouts have {', '.join(sorted(known))}")
-    wanted = [family for family in FAMILIES if not families or family in families or family == BASELINE]
+    _check_fixed(case, fixed)
+    wanted = tuple(family for family in FAMILIES if not families or family in families)
+    searched = [family for family in FAMILIES if family in wanted or family == BASELINE]
     machine = machine_of(case, calibration)
-    found = [one for group in _side_by_side(case, machine, fixed, wanted, progress) for one in group]
+    found = [one for group in _side_by_side(case, machine, fixed, searched, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     relaxed = _relaxed(case, machine, found)
-    return Ranking(case, tuple(_signed(f, relaxed) for f in found), relaxed)
+    return Ranking(case, wanted, tuple(_signed(f, relaxed) for f in found), relaxed)
+
+
+def _check_fixed(case: Case, fixed: Mapping[str, object]) -> None:
+    """SpecError with the numbers involved where no layout can have the degrees that the user fixed."""
+    known = sorted({field.name for record in RECORDS for field in structs.fields(record)})
+    world, product = num_ranks(case.cluster), 1
+    for name, value in fixed.items():
+        where = f"layout.{name}"
+        if name not in known:
+            raise SpecError(f"{where}: layouts have {', '.join(known)}")
+        if name != "deduplicate" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise SpecError(f"{where}: {value!r} is not a whole number")
+        if name in ("tp", "cp", "pp", "dp") and isinstance(value, int):
+            product *= value
+            if value < 1 or world % product:
+                raise SpecError(f"{where}: {' * '.join(str(fixed[n]) for n in fixed)} does not divide {world} GPUs")
+        if name in ("pp", "pairs") and isinstance(value, int) and value > case.model.num_layers:
+            raise SpecError(f"{where}: {value} > {case.model.num_layers} layers")
+        if name == "ep" and isinstance(value, int):
+            check_experts(case.model, max(value, 1), world)
 
 
 def _side_by_side(
@@ -167,13 +190,14 @@ def winner(ranking: Ranking) -> Plan:
         if f.nearest
         else f"{f.family}: {f.pruned[0].reason if f.pruned else 'no layout has these degrees'}"
         for f in ranking.found
+        if f.family in ranking.wanted
     ]
     raise InfeasibleError(f"nothing fits {limit / GIB:.1f} GiB of usable HBM per GPU: {'; '.join(misses)}")
 
 
 def reason(ranking: Ranking) -> str:
-    """Why the first plan is ahead of the second family's, in one sentence."""
-    first = ranking.best
+    """Why the fastest family is ahead of the next, in one sentence."""
+    first = ranking.found[0].best
     if first is None:
         return ""
     others = [f for f in ranking.found[1:] if f.best]

@@ -121,6 +121,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "model": model.name,
         "parameters": total_parameters(model),
         "active_parameters": active_parameters(model),
+        "weights_gb": total_parameters(model) * plan.case.memory.weight_bytes / 1e9,
+        "weights_gib": total_parameters(model) * plan.case.memory.weight_bytes / GIB,
         "cluster": plan.case.cluster.name,
         "world": world_size(plan),
         "seq_len": workload.seq_len,

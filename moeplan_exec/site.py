@@ -85,8 +85,7 @@ def own_tokens(site: Site, microbatch: int) -> Tensor:
     """Ids of the tokens whose home is this rank, ascending [T]."""
     whole = copy_sequences(site, microbatch)
     if site.graph.positions[site.position].spread == "token":
-        step = len(site.group(site.position))
-        return torch.arange(site.index, len(whole) * site.seq_len, step, device=site.device)
+        return torch.arange(len(whole) * site.seq_len, device=site.device)[site.index :: len(site.group(site.position))]
     own = own_sequences(site, microbatch)
     first, last = own.start - whole.start, own.stop - whole.start
     return torch.arange(first * site.seq_len, last * site.seq_len, device=site.device)

@@ -180,8 +180,9 @@ def key_of(candidate: Candidate) -> tuple[object, ...]:
 
 
 def describe(layout: Layout) -> str:
-    """`tp 1 pp 8 ep 16 dp 16`: the degrees that are not 1 or off, in one line."""
-    parts = [f"{name.replace('_', '-')} {value}" for name, value in degrees(layout) if value > 1]
+    """`pp 8 ep 16 dp 16`: the degrees that are not 1 or off, and always those of both sides, in one line."""
+    shown = [(n, v) for n, v in degrees(layout) if v > 1 or n in ("attention_gpus", "ffn_gpus")]
+    parts = [f"{name.replace('_', '-')} {value}" for name, value in shown]
     return " ".join(parts) or "one rank"
 
 

@@ -65,7 +65,7 @@ def _dense_parameters(model: ModelSpec, graph: StageGraph, number: int) -> float
 
 
 def _attention_parameters(model: ModelSpec, tp: int) -> float:
-    """Attention on one of `tp` ranks: norms whole on each, keys and values whole where there are fewer heads than ranks."""
+    """Attention on one of `tp` ranks: norms whole on each, keys and values whole where heads are fewer than ranks."""
     shape = model.attention
     keys = 2 * model.hidden * shape.kv_heads * shape.head_dim
     whole = count.norm_parameters(model) + (2 * shape.head_dim if shape.qk_norm else 0)

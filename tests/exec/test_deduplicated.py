@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from cases import FP64, model, plan_of, run_all, to_first, worst_error
+from cases import model, plan_of, run_all, to_first, worst_error
+from msgspec.structs import replace
 
 from moeplan.layout import Disaggregated, Recompute
 from moeplan.plan import world_size
+from moeplan_exec.deduplicated import starts
 from moeplan_exec.groups import rank_lists
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.launch import fork
@@ -25,7 +27,13 @@ def split(attention, ffn, **more):
 CASES = {
     "one node each": (4, 2, split(2, 2), {}, {}),
     "one and three": (4, 2, split(1, 3), {}, SHARED),
-    "three and one": (4, 2, split(3, 1), {"schedule": "gpipe", "global_batch": 7}, SHARED | {"dense_layers": 1}),
+    "three and one": (
+        4,
+        2,
+        split(3, 1),
+        {"schedule": "gpipe", "global_batch": 7},
+        SHARED | {"dense_layers": 1, "dense_width": 9},
+    ),
     "three on the sender's node and one": (8, 2, split(1, 4), {}, {"experts": 8, "top_k": 4, "shared_experts": 2}),
     "three nodes": (8, 4, split(2, 6), {"recompute": BOTH}, WIDE | {"qk_norm": True}),
     "three nodes, one idle": (8, 4, split(1, 6), {"global_batch": 3, "schedule": "interleaved"}, SHARED | {"top_k": 2}),
@@ -65,7 +73,7 @@ def test_ranks_without_sequences():
 
 
 def crossing(plan):
-    """Rows that go to other nodes over M2N edges in one step, by phase, and the choices of each rank."""
+    """By rank: rows that went to other nodes over M2N edges in one step, by phase, and what the rank routed."""
     gpus, places = plan.case.cluster.node.gpus, plan.graph.positions
 
     def body(start, report):
@@ -76,8 +84,8 @@ def crossing(plan):
                 copy = next(i for i, group in enumerate(places[op.position].ranks) if start.rank in group)
                 away = [rank // gpus != start.rank // gpus for rank in places[op.peers[0]].ranks[copy]]
                 for table, counts in zip(parcel.tables, parcel.counts, strict=True):
-                    wide = table.shape[1] >= plan.case.model.hidden
-                    rows[op.phase] += wide * sum(n for n, far in zip(counts, away, strict=True) if far)
+                    if table.shape[1] >= plan.case.model.hidden:
+                        rows[op.phase] += sum(n for n, far in zip(counts, away, strict=True) if far)
 
         hooks = Hooks(leaving=leaving, routed=lambda step, layer, sequences, choice: routed.append((layer, choice)))
         run_rank(plan, ONCE, start, hooks=hooks)
@@ -86,8 +94,8 @@ def crossing(plan):
     return fork(world_size(plan), body)
 
 
-def expected(plan, ranks, copies_of):
-    """Sum over tokens of `copies_of(the nodes of its experts that are not its own)`."""
+def expected(plan, ranks, rows_of):
+    """Sum over all tokens of rows_of(own node, node of each choice)."""
     gpus, graph, total = plan.case.cluster.node.gpus, plan.graph, 0
     for rank, (_, routed) in enumerate(ranks):
         for layer, choice in routed:
@@ -95,17 +103,39 @@ def expected(plan, ranks, copies_of):
             copies = graph.positions[graph.stages[piece.stage][0]].ranks
             group = copies[rank * len(copies) // world_size(plan)]
             nodes = torch.tensor([r // gpus for r in group])[choice * len(group) // plan.case.model.experts]
-            total += sum(copies_of([n for n in token if n != rank // gpus]) for token in nodes.tolist())
+            total += sum(rows_of(rank // gpus, token) for token in nodes.tolist())
     return total
 
 
-@pytest.mark.parametrize("case", ["one and three", "three nodes", "two pairs over three nodes", "two copies"])
+@pytest.mark.parametrize("case", ["three on the sender's node and one", "three nodes", "two pairs over three nodes"])
 def test_a_token_crosses_once_for_each_node(case):
     plan = plan_for(case)
-    spec = plan.case.model
+    shared = plan.case.model.shared_experts > 0
     ranks = crossing(plan)
-    pairs = expected(plan, ranks, lambda nodes: len(set(nodes)))
-    copies = expected(plan, ranks, len)
-    carried = expected(plan, ranks, lambda nodes: bool(nodes))
-    assert 0 < pairs < copies
-    found = {phase: sum(rows[phase] for rows, _ in ranks) for phase in "FB"}
+    pairs = expected(plan, ranks, lambda own, nodes: len(set(nodes) - {own}) + (shared and nodes[0] != own))
+    assert {phase: sum(rows[phase] for rows, _ in ranks) for phase in "FB"} == {"F": pairs, "B": pairs}
+    plain = plan_of(
+        plan.case.model,
+        replace(plan.layout, deduplicate=False),
+        8,
+        nodes=plan.case.cluster.nodes,
+        global_batch=plan.case.workload.global_batch,
+    )
+    ranks = crossing(plain)
+    copies = expected(plain, ranks, lambda own, nodes: sum(n != own for n in nodes) + (shared and nodes[0] != own))
+    assert sum(rows["F"] for rows, _ in ranks) == copies > pairs
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_groups_for_the_exchange_lie_on_one_node(case):
+    plan = plan_for(case)
+    plain = replace(plan, graph=replace(plan.graph, edges=()))
+    added = set(rank_lists(plan)) - set(rank_lists(plain))
+    gpus = plan.case.cluster.node.gpus
+    assert all(len({rank // gpus for rank in group}) == 1 for group in added)
+
+
+def test_runs_of_equal_keys():
+    assert starts(torch.tensor([3, 3, 1, 1, 3])).tolist() == [True, False, True, False, True]
+    assert starts(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 6])).tolist() == [True, False, True, True]
+    assert starts(torch.tensor([], dtype=torch.int64)).tolist() == []

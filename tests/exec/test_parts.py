@@ -42,11 +42,18 @@ def test_adam_is_that_of_torch():
 
 @settings(deadline=None, max_examples=40)
 @given(
-    layout=st.sampled_from([Colocated(dp=6, ep=2), Disaggregated(attention_gpus=2, ffn_gpus=1, dp=2)]),
+    layout=st.sampled_from(
+        [
+            Colocated(dp=6, ep=2),
+            Disaggregated(attention_gpus=2, ffn_gpus=1, dp=2),
+            Disaggregated(attention_gpus=1, ffn_gpus=2, dp=2),
+            Disaggregated(attention_gpus=1, ffn_gpus=5),
+        ]
+    ),
     global_batch=st.integers(1, 20),
 )
 def test_every_token_has_one_home_and_one_row(layout, global_batch):
-    plan = plan_of(model(experts=6), layout, 6, global_batch=global_batch, schedule="gpipe")
+    plan = plan_of(model(experts=30), layout, 6, global_batch=global_batch, schedule="gpipe")
     sites = [find(plan, rank, torch.device("cpu"), torch.float64) for rank in range(6)]
     for microbatch in range(plan.batch.microbatches):
         for position in range(len(plan.graph.positions)):

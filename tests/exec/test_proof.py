@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import FP64, model, plan_of, reference, run_all, worst_error
+from cases import FP64, model, plan_of, reference, run_all, to_first, worst_error
 
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan_exec.run import Options
@@ -73,20 +73,6 @@ def test_colocated_equals_one_process(case):
 @pytest.mark.parametrize("case", DISAGGREGATED.values(), ids=DISAGGREGATED)
 def test_disaggregated_equals_one_process(case):
     check(case)
-
-
-def to_first(experts):
-    """First values that send every token to the first `experts` experts: one coordinate outshines the others."""
-
-    def initialise(name, values):
-        if name == "embedding":
-            values[:, 0] = 4.0
-        if name.endswith("router"):
-            values[:, 0] = -4.0
-            values[:experts, 0] = 4.0
-        return values
-
-    return initialise
 
 
 @pytest.mark.parametrize("layout", [Colocated(pp=2, ep=2, dp=2), Disaggregated(attention_gpus=2, ffn_gpus=2)])
