@@ -127,9 +127,8 @@ def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families:
 
 def _relaxed(case: Case, machine: Machine, found: Sequence[Found]) -> Relaxed | None:
     for one in found:
-        plan = one.best or (one.nearest.plan if one.nearest else None)
-        if plan is not None and isinstance(plan.layout, Disaggregated):
-            return balanced(case, machine, plan.layout, plan.recompute)
+        if one.best is not None and isinstance(one.best.layout, Disaggregated):
+            return balanced(case, machine, one.best.layout, one.best.recompute)
     return None
 
 
@@ -186,13 +185,13 @@ def winner(ranking: Ranking) -> Plan:
         return ranking.best
     limit = usable_bytes(ranking.case)
     misses = [
-        f"{f.family} {describe(f.nearest.plan.layout)} is {f.nearest.short_bytes / GIB:.1f} GiB short"
+        f"{f.family} {describe(f.nearest.layout)} is {f.nearest.short_bytes / GIB:.3g} GiB short"
         if f.nearest
         else f"{f.family}: {f.pruned[0].reason if f.pruned else 'no layout has these degrees'}"
         for f in ranking.found
         if f.family in ranking.wanted
     ]
-    raise InfeasibleError(f"nothing fits {limit / GIB:.1f} GiB of usable HBM per GPU: {'; '.join(misses)}")
+    raise InfeasibleError(f"nothing fits {limit / GIB:.3g} GiB of usable HBM per GPU; nearest: {'; '.join(misses)}")
 
 
 def reason(ranking: Ranking) -> str:

@@ -27,19 +27,18 @@ def ranking_rows(ranking: Ranking) -> Rows:
     """One row per family, fastest first: the best plan's predictions, or by how much its nearest layout fails."""
     rows: Rows = []
     for found in ranking.found:
-        plan = found.best or (found.nearest.plan if found.nearest else None)
-        row: dict[str, Any] = {"family": found.family, "layout": "-", "fits": found.best is not None}
+        plan = found.best
+        row: dict[str, Any] = {"family": found.family, "layout": "-", "fits": plan is not None}
         if plan is not None:
             row |= {
                 "layout": describe(plan.layout),
                 "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
                 "schedule": plan.schedule.name,
                 "microbatches": plan.batch.microbatches,
+                **prediction_row(plan),
             }
-        if found.best is not None:
-            row |= prediction_row(found.best)
         elif found.nearest is not None:
-            row["short_gib"] = round(found.nearest.short_bytes / GIB, 2)
+            row |= {"layout": describe(found.nearest.layout), "short_gib": found.nearest.short_bytes / GIB}
         rows.append(row)
     return rows
 
@@ -89,7 +88,7 @@ def ranking_notes(ranking: Ranking) -> list[str]:
     peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
     notes.append(
         f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention;"
-        f" usable HBM {usable_bytes(case) / GIB:.1f} GiB per GPU; routing balanced"
+        f" usable HBM {usable_bytes(case) / GIB:.3g} GiB per GPU; routing balanced"
     )
     if reason(ranking):
         notes.append(f"why: {reason(ranking)}")
@@ -102,7 +101,10 @@ def ranking_notes(ranking: Ranking) -> list[str]:
         )
     for found in ranking.found:
         if found.nearest is not None and found.best is None:
-            notes.append(f"{found.family}: nothing fits; {found.nearest.short_bytes / GIB:.2f} GiB short at best")
+            notes.append(
+                f"{found.family}: nothing fits; {describe(found.nearest.layout)} is nearest,"
+                f" at least {found.nearest.short_bytes / GIB:.3g} GiB short per GPU"
+            )
         notes += [f"{found.family}: {p.layouts} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
     return notes
 

@@ -207,8 +207,9 @@ def search_disaggregated(search: Search) -> Found:
     for near in around:
         if not search.wanted(near.layout):
             continue
-        if allocator.least_bytes(near.layout, near.recompute) > usable_bytes(case):  # type: ignore[arg-type]
-            ledger.add("activations exceed the usable HBM", near.layout)
+        short = allocator.least_bytes(near.layout, near.recompute) - usable_bytes(case)  # type: ignore[arg-type]
+        if short > 0:
+            ledger.add("activations exceed the usable HBM", near.layout, short)
         else:
             entries.append((allocator.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
     found = search.best_first("disaggregated", entries, ledger)
@@ -219,8 +220,9 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> tuple[Candid
     """The integer program's choice for `frame` and how it ended; None where it has none, which the ledger then says."""
     case = allocator.case
     largest = max(sides(case, frame)[1])
-    if allocator.static_bytes(Sizes(frame, 1, largest), "ffn") > usable_bytes(case):
-        ledger.add("expert parameters exceed the usable HBM at every size", _frame_layout(frame))
+    short = allocator.static_bytes(Sizes(frame, 1, largest), "ffn") - usable_bytes(case)
+    if short > 0:
+        ledger.add("expert parameters exceed the usable HBM at every size", _frame_layout(frame, largest), short)
         return None
     table = allocator.table(frame, deduplicate=True)
     node = case.cluster.node
@@ -228,14 +230,14 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> tuple[Candid
         num_ranks(case.cluster) // frame.dp, node.nics * case.cluster.nodes // frame.dp, usable_bytes(case)
     )
     for side, options in (("attention", table.attention), ("FFN", table.ffn)):
-        least = min((option.hbm_bytes for option in options), default=float("inf"))
-        if least > budgets.hbm_bytes:
-            ledger.add(f"{side} groups exceed the usable HBM at every size", _frame_layout(frame))
+        short = min(option.hbm_bytes for option in options) - budgets.hbm_bytes
+        if short > 0:
+            ledger.add(f"{side} groups exceed the usable HBM at every size", _frame_layout(frame, largest), short)
             return None
     try:
         choice = solve(table, budgets)
     except InfeasibleError as error:
-        ledger.add(str(error), _frame_layout(frame))
+        ledger.add(str(error), _frame_layout(frame, largest))
         return None
     layout = Disaggregated(
         pairs=frame.pairs,
@@ -251,9 +253,9 @@ def allocate(allocator: Allocator, frame: Frame, ledger: Ledger) -> tuple[Candid
     return Candidate(layout, "af-pipe", rule), choice.status
 
 
-def _frame_layout(frame: Frame) -> Disaggregated:
-    """A layout that stands for all of `frame`."""
-    return Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs, dp=frame.dp)
+def _frame_layout(frame: Frame, ffn: int) -> Disaggregated:
+    """A layout that stands for all of `frame`: FFN groups of `ffn` ranks, attention groups of one."""
+    return Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs * ffn, dp=frame.dp)
 
 
 def neighbours(case: Case, seed: Candidate) -> list[Candidate]:

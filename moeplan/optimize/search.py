@@ -38,9 +38,9 @@ class Candidate(NamedTuple):
 class Miss(NamedTuple):
     """A layout that does not fit."""
 
-    plan: Plan
+    layout: Layout
     short_bytes: float
-    """By how many bytes its fullest rank exceeds the usable HBM."""
+    """By how many bytes, at least, its fullest rank exceeds the usable HBM."""
 
 
 class Pruned(NamedTuple):
@@ -81,12 +81,14 @@ class Search:
         ledger = Ledger()
         entries = []
         for layout in filter(self.wanted, layouts):
-            if self.screen.static_bytes(layout) > limit:
-                ledger.add("parameters alone exceed the usable HBM", layout)
+            short = self.screen.static_bytes(layout) - limit
+            if short > 0:
+                ledger.add("parameters alone exceed the usable HBM", layout, short)
                 continue
             for rule in RECOMPUTE:
-                if self.screen.least_bytes(layout, rule) > limit:
-                    ledger.add("activations exceed the usable HBM", layout)
+                short = self.screen.least_bytes(layout, rule) - limit
+                if short > 0:
+                    ledger.add("activations exceed the usable HBM", layout, short)
                     continue
                 entries.append((self.screen.step_s(layout, rule), Candidate(layout, schedule_of(layout), rule)))
         return self.best_first(family, entries, ledger)
@@ -105,7 +107,6 @@ class Search:
         queue = [(bound_s, key_of(c), 0, c) for bound_s, c in entries]
         heapify(queue)
         best: Plan | None = None
-        nearest: Miss | None = None
         before = self.simulated
         while queue and (best is None or queue[0][0] < best.predictions.step_s * (1 - GAP)):
             bound_s, key, level, candidate = heappop(queue)
@@ -118,12 +119,10 @@ class Search:
             if short <= 0:
                 heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue
-            ledger.add("activations exceed the usable HBM", candidate.layout)
-            if nearest is None or short < nearest.short_bytes:
-                nearest = Miss(self.drafted(candidate)[0], short)
+            ledger.add("activations exceed the usable HBM", candidate.layout, short)
         for _, _, _, candidate in queue:
             ledger.add("lower bound above the best step", candidate.layout)
-        return Found(family, best, nearest, ledger.entries(), self.simulated - before)
+        return Found(family, best, ledger.nearest, ledger.entries(), self.simulated - before)
 
     def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
         """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
@@ -156,9 +155,13 @@ class Ledger:
 
     def __init__(self) -> None:
         self.reasons: dict[str, tuple[int, str]] = {}
+        self.nearest: Miss | None = None
+        """Of the layouts that do not fit, the one that misses by least."""
 
-    def add(self, reason: str, layout: Layout) -> None:
-        """One more layout pruned for `reason`."""
+    def add(self, reason: str, layout: Layout, short_bytes: float = 0.0) -> None:
+        """One more layout pruned for `reason`; `short_bytes` where it does not fit."""
+        if short_bytes > 0 and (self.nearest is None or short_bytes < self.nearest.short_bytes):
+            self.nearest = Miss(layout, short_bytes)
         count, witness = self.reasons.get(reason, (0, describe(layout)))
         self.reasons[reason] = (count + 1, witness)
 

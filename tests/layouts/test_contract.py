@@ -191,7 +191,7 @@ def test_every_layout_that_a_mesh_family_offers_is_legal_and_uses_all_gpus(famil
         case, cluster=structs.replace(case.cluster, network=structs.replace(case.cluster.network, nodes_per_leaf=2))
     )
     offered = list(family.layouts(case))
-    assert len(set(map(repr, offered))) == len(offered) > 20
+    assert len(set(map(repr, offered))) == len(offered) > 10
     for layout in offered:
         graph = stages(case, layout)
         assert sum(count(graph, p) for p in range(len(graph.positions))) == 16

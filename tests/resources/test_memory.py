@@ -1,0 +1,200 @@
+"""HBM bytes: static ones by hand, activations against a plain fold over the schedule text."""
+
+import pytest
+
+from moeplan.cost.durations import loads
+from moeplan.draft import draft
+from moeplan.layout import Colocated, Disaggregated, Piece, Piper, Recompute, pieces_of, rides
+from moeplan.layouts import stages
+from moeplan.plan import steps_of
+from moeplan.resources import parameters as count
+from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes
+from moeplan.resources.traffic import edge_bytes
+from moeplan.resources.work import Load
+from moeplan.spec.workload import Memory
+
+WEIGHTS = Memory(bytes_per_parameter=2.0, weight_bytes=2.0, optimizer_bytes=0.0)
+RULES = [Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts", "full")]
+
+
+def static(case, layout):
+    graph = stages(case, layout)
+    return [static_bytes(case, graph, position) for position in range(len(graph.positions))]
+
+
+def activations(case, layout, schedule, recompute=RULES[0]):
+    plan = draft(case, layout, schedule=schedule, recompute=recompute)
+    at = loads(case, plan.graph, plan.batch, 0)
+    return peak_activation_bytes(case, plan.graph, steps_of(plan), recompute, at)
+
+
+@pytest.mark.parametrize(("model", "gigabytes"), [("mixtral-8x7b", 93.41), ("qwen3-30b-a3b", 61.06)])
+def test_weights_count_all_experts(make_case, model, gigabytes):
+    """All parameters are resident, not only the active ones: 2 bytes each in bf16."""
+    case = make_case(1, model=model, memory=WEIGHTS)
+    (held,) = static(case, Colocated())
+    assert held == 2 * count.total_parameters(case.model)
+    assert held / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    assert held > 3 * 2 * count.active_parameters(case.model)
+
+
+@pytest.mark.parametrize("per_parameter", [18.0, 16.0])
+def test_bytes_per_parameter_on_one_rank(make_case, per_parameter):
+    case = make_case(1, memory=Memory(bytes_per_parameter=per_parameter))
+    assert static(case, Colocated()) == [per_parameter * count.total_parameters(case.model)]
+
+
+@pytest.mark.parametrize(("dp", "ep"), [(2, 1), (4, 2), (8, 8)])
+@pytest.mark.parametrize("per_parameter", [18.0, 16.0])
+def test_optimizer_state_is_divided_over_the_holders(make_case, dp, ep, per_parameter):
+    """Dense parameters have dp holders, experts dp / ep: 12 bytes of each are divided, the others are not."""
+    case = make_case(dp, memory=Memory(bytes_per_parameter=per_parameter))
+    experts = case.model.num_layers * case.model.experts * count.expert_parameters(case.model)
+    dense = count.total_parameters(case.model) - experts
+    rest = per_parameter - 12
+    expected = dense * (rest + 12 / dp) + experts / ep * (rest + 12 / (dp // ep))
+    assert static(case, Colocated(dp=dp, ep=ep)) == [pytest.approx(expected)]
+
+
+def test_optimizer_state_that_is_not_sharded_is_held_whole(make_case):
+    case = make_case(4, memory=Memory(optimizer_shards=1))
+    assert static(case, Colocated(dp=4)) == [18 * count.total_parameters(case.model)]
+    halves = make_case(4, memory=Memory(optimizer_shards=2))
+    assert static(halves, Colocated(dp=4)) == [12 * count.total_parameters(case.model)]
+
+
+def test_stages_hold_their_layers_and_the_ends_the_vocabulary(make_case):
+    case = make_case(3, memory=WEIGHTS, num_layers=8)
+    model = case.model
+    layer = count.layer_parameters(model, 0)
+    ends = count.embedding_parameters(model), 0, count.head_parameters(model) + count.norm_parameters(model)
+    expected = [2 * (n * layer + end) for n, end in zip((3, 3, 2), ends, strict=True)]
+    assert static(case, Colocated(pp=3)) == expected
+
+
+def test_attention_and_experts_are_held_apart(make_case):
+    """Both sides hold the norm before the experts; the last FFN group holds the head."""
+    case = make_case(6, memory=WEIGHTS)
+    model, layers = case.model, case.model.num_layers
+    norm = count.norm_parameters(model)
+    attention = layers * (count.attention_parameters(model) + count.router_parameters(model) + norm)
+    experts = layers * (model.experts // 4 * count.expert_parameters(model) + norm)
+    ends = count.embedding_parameters(model), count.head_parameters(model) + norm
+    expected = [2 * (attention + ends[0]), 2 * (experts + ends[1])]
+    assert static(case, Disaggregated(attention_gpus=2, ffn_gpus=4)) == expected
+
+
+def pipeline(make_case, microbatches):
+    """Four equal stages with large vocabularies nowhere: what is kept per micro-batch is that of a layer."""
+    return make_case(4, num_layers=8, vocab=1, global_batch=microbatches)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 9])
+def test_1f1b_keeps_fewer_microbatches_alive_at_later_stages(make_case, microbatches):
+    """min(m, p - i) at stage i: the first of four stages keeps four times what the last does."""
+    case = pipeline(make_case, microbatches)
+    graph = stages(case, Colocated(pp=4))
+    load = loads(case, graph, draft(case, Colocated(pp=4), schedule="1f1b").batch, 0)[0]
+    parts = [piece_bytes(case, graph.pieces[i], RULES[0], load, riding=False) for i in pieces_of(graph, 1)]
+    kept, beside = sum(p.alive for p in parts), max(p.transient for p in parts)
+    buffers = 2 * max(
+        edge_bytes(case.model, graph, i, "F", load, dtype="bf16")
+        for i, edge in enumerate(graph.edges)
+        if edge.kind == "dispatch"
+    )
+    live = [(found - beside - buffers) / kept for found in activations(case, Colocated(pp=4), "1f1b")]
+    expected = [min(microbatches, 4 - i) for i in range(4)]
+    assert live[:3] == pytest.approx(expected[:3], rel=1e-9)
+    assert live[3] == pytest.approx(1, rel=0.02)
+
+
+def test_gpipe_keeps_all_microbatches_alive_everywhere(make_case):
+    """Two more micro-batches are two more of what 1F1B keeps at its last stage but one, at every stage."""
+    nine, seven = (activations(pipeline(make_case, m), Colocated(pp=4), "gpipe") for m in (9, 7))
+    first, second, third, _ = activations(pipeline(make_case, 9), Colocated(pp=4), "1f1b")
+    assert first - second == pytest.approx(second - third)
+    for more, fewer in zip(nine, seven, strict=True):
+        assert more - fewer == pytest.approx(2 * (first - second), rel=0.02)
+
+
+PLANS = [
+    (8, Colocated(pp=4, dp=2, ep=2), "1f1b"),
+    (8, Colocated(pp=4, dp=2, ep=2), "gpipe"),
+    (8, Colocated(tp=2, pp=2, dp=2, ep=4), "1f1b"),
+    (4, Colocated(pp=2, vpp=3, dp=2, ep=2), "interleaved"),
+    (8, Piper(pp=2, dp=4, ep=4, micro_batch=2), "1f1b"),
+    (6, Disaggregated(pairs=2, attention_gpus=2, ffn_gpus=4), "af-pipe"),
+    (7, Disaggregated(pairs=1, attention_gpus=3, ffn_gpus=4, depth=2), "af-pipe"),
+]
+
+
+def slow_peaks(plan):
+    """The fold, one action at a time: a dictionary of what is alive, and the largest sum seen."""
+    case, graph = plan.case, plan.graph
+    at = loads(case, graph, plan.batch, 0)
+
+    def kept(stage):
+        load = at[graph.stages[stage][0]]
+        return [
+            piece_bytes(case, graph.pieces[i], plan.recompute, load, riding=rides(graph, i))
+            for i in pieces_of(graph, stage)
+        ]
+
+    peaks = []
+    for position, text in enumerate(plan.schedule.positions):
+        alive, peak = {}, 0.0
+        for word in text.split():
+            kind = "F" if "F" in word else "B"
+            stage, microbatch = map(int, word.split(kind))
+            if kind == "F":
+                alive[stage, microbatch] = sum(part.alive for part in kept(stage))
+                peak = max(peak, sum(alive.values()))
+            else:
+                peak = max(peak, sum(alive.values()) + max(part.transient for part in kept(stage)))
+                del alive[stage, microbatch]
+        assert alive == {}
+        rows = [0.0]
+        for edge in range(len(graph.edges)):
+            ends = {graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)}
+            if position in ends:
+                rows.append(edge_bytes(case.model, graph, edge, "F", at[position], dtype=case.workload.dtype))
+        peaks.append(peak + 2 * max(rows))
+    return peaks
+
+
+@pytest.mark.parametrize("recompute", RULES, ids=lambda rule: f"{rule.attention}-{rule.ffn}")
+@pytest.mark.parametrize(("gpus", "layout", "schedule"), PLANS, ids=lambda value: getattr(value, "pp", None) and "")
+def test_the_fold_equals_one_action_at_a_time(make_case, gpus, layout, schedule, recompute):
+    case = make_case(gpus, num_layers=7, global_batch=22, dense_layers=1, dense_width=96, shared_experts=1)
+    plan = draft(case, layout, schedule=schedule, recompute=recompute)
+    assert activations(case, layout, schedule, recompute) == pytest.approx(slow_peaks(plan))
+
+
+@pytest.mark.parametrize(("gpus", "layout", "schedule"), PLANS, ids=lambda value: getattr(value, "pp", None) and "")
+@pytest.mark.parametrize("side", ["attention", "ffn"])
+def test_more_recomputed_is_less_kept(make_case, gpus, layout, schedule, side):
+    case = make_case(gpus, num_layers=6, global_batch=64)
+    for piece in stages(case, layout).pieces:
+        rules = ("none", "experts", "full") if side == "ffn" else ("none", "full")
+        kept = [
+            piece_bytes(case, piece, Recompute(**{side: rule}), Load(64.0, 128.0), riding=False).alive for rule in rules
+        ]
+        assert kept == sorted(kept, reverse=True)
+        mine = ("attention",) if side == "attention" else ("experts", "dense")
+        assert (kept[-1] < kept[0]) == (piece.kind in mine)
+    assert sum(activations(case, layout, schedule, Recompute(attention="full", ffn="experts"))) < sum(
+        activations(case, layout, schedule)
+    )
+
+
+def test_what_an_experts_piece_keeps_by_hand(make_case):
+    """Row, gate, up, product and output of each row; the norm too where the residual rides; the rows if recomputed."""
+    case = make_case(1)
+    model, rows = case.model, 10.0
+    piece = Piece(kind="experts", layer=0, stage=0)
+    each = {"none": 2 * model.hidden + 3 * model.expert_width, "experts": model.hidden, "full": 0}
+    for rule, elements in each.items():
+        kept = piece_bytes(case, piece, Recompute(ffn=rule), Load(5.0, rows), riding=False)
+        assert kept.alive == 2 * rows * elements
+    riding = piece_bytes(case, piece, Recompute(), Load(5.0, rows), riding=True)
+    assert riding.alive == 2 * rows * (each["none"] + model.hidden)
