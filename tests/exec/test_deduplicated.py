@@ -7,11 +7,13 @@ from msgspec.structs import replace
 
 from moeplan.layout import Disaggregated, Recompute
 from moeplan.plan import world_size
-from moeplan_exec.deduplicated import starts
+from moeplan_exec.chain import edges_of
+from moeplan_exec.deduplicated import Deduplicated, starts
 from moeplan_exec.groups import rank_lists
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.launch import fork
 from moeplan_exec.run import Options, run_rank
+from moeplan_exec.site import find
 
 BOUND = 1e-10
 BOTH = Recompute(attention="full", ffn="experts")
@@ -131,6 +133,24 @@ def test_a_token_crosses_once_for_each_node(case):
     ranks = crossing(plain)
     copies = expected(plain, ranks, lambda own, nodes: sum(n != own for n in nodes) + (shared and nodes[0] != own))
     assert sum(rows["F"] for rows, _ in ranks) == copies > pairs
+
+
+@pytest.mark.parametrize(
+    ("case", "sender", "rail"),
+    [
+        ("three nodes", 0, [0, 0, 2, 2, 4, 4]),
+        ("three nodes", 1, [1, 1, 3, 3, 5, 5]),
+        ("two copies", 4, [0, 1, 1]),
+        ("three on the sender's node and one", 0, [0, 0, 0, 3]),
+        ("two pairs over three nodes", 0, [0, 0, 2]),
+        ("two pairs over three nodes", 1, [0, 2, 2]),
+    ],
+)
+def test_each_node_takes_rows_in_on_the_senders_rail(case, sender, rail):
+    plan = plan_for(case)
+    edges = edges_of(find(plan, sender, torch.device("cpu"), torch.float64), {})
+    found = next(edge.rail for edge in edges.values() if isinstance(edge, Deduplicated))
+    assert found.tolist() == [index for index in rail for _ in range(plan.case.model.experts // len(rail))]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,152 @@
+"""Seconds of each kind of operation: where they come from, and what they depend on."""
+
+import pytest
+from msgspec import structs
+
+from moeplan.cost.durations import loads, per_operation, predict
+from moeplan.draft import draft
+from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
+from moeplan.plan import program_of
+from moeplan.program import COMPUTE_KINDS, is_receive
+from moeplan.units import BytesPerS
+
+PLANS = {
+    "one stage": (16, Colocated(dp=16, ep=8), "1f1b"),
+    "tensor parallel": (16, Colocated(tp=2, pp=2, dp=4, ep=4), "1f1b"),
+    "interleaved": (16, Colocated(pp=2, vpp=2, dp=8, ep=8), "interleaved"),
+    "piper": (16, Piper(pp=4, dp=4, ep=4), "gpipe"),
+    "disaggregated": (16, Disaggregated(pairs=2, attention_gpus=8, ffn_gpus=8), "af-pipe"),
+    "deduplicated": (16, Disaggregated(attention_gpus=8, ffn_gpus=8, deduplicate=True), "af-pipe"),
+    "on two nodes": (24, Disaggregated(attention_gpus=8, ffn_gpus=16, deduplicate=True), "af-pipe"),
+}
+MODEL = {"num_layers": 5, "dense_layers": 1, "dense_width": 96, "shared_experts": 1, "experts": 16}
+
+
+@pytest.fixture(params=PLANS)
+def plan(request, make_case, machine_of):
+    gpus, layout, schedule = PLANS[request.param]
+    return priced(make_case(gpus, global_batch=71, **MODEL), layout, schedule, machine_of)
+
+
+def priced(case, layout, schedule, machine_of, recompute=None):
+    plan = draft(case, layout, schedule=schedule, recompute=recompute)
+    return structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine_of(case)))
+
+
+def by_kind(plan):
+    """Durations by (kind, phase, piece)."""
+    return {(d.kind, d.phase, piece): d for d in plan.durations for piece in d.pieces}
+
+
+def test_every_duration_has_a_source_and_no_operation_has_two(plan):
+    keys = [(d.kind, d.phase, piece) for d in plan.durations for piece in d.pieces]
+    assert len(set(keys)) == len(keys)
+    for duration in plan.durations:
+        assert duration.source in ("measured", "interpolated", "roofline", "assumed")
+        assert 0 <= duration.communication_s <= duration.seconds
+
+
+def test_every_operation_has_a_duration_and_receives_take_none(plan):
+    program = program_of(plan)
+    spent = per_operation(program, plan.durations, plan.batch.microbatches)
+    assert len(spent) == len(program.ops)
+    table = by_kind(plan)
+    for op, duration_ns in zip(program.ops, spent, strict=True):
+        if is_receive(program, op):
+            assert duration_ns == 0
+        else:
+            entry = table[op.kind, "F" if op.phase == "R" else op.phase, op.piece]
+            last = op.microbatch == plan.batch.microbatches - 1
+            assert duration_ns == round((entry.last_seconds if last else entry.seconds) * 1e9)
+
+
+@pytest.mark.parametrize("name", ["one stage", "disaggregated"])
+def test_a_recomputed_forward_takes_as_long_as_the_forward(name, make_case, machine_of):
+    gpus, layout, schedule = PLANS[name]
+    case = make_case(gpus, global_batch=71, **MODEL)
+    plan = priced(case, layout, schedule, machine_of, Recompute(attention="full", ffn="experts"))
+    program = program_of(plan)
+    spent = per_operation(program, plan.durations, plan.batch.microbatches)
+    first = {(op.piece, op.microbatch): spent[op.id] for op in program.ops if op.kind == "F" and op.phase == "F"}
+    again = {(op.piece, op.microbatch): spent[op.id] for op in program.ops if op.kind == "F" and op.phase == "R"}
+    assert again
+    assert again == {key: first[key] for key in again}
+
+
+def test_the_short_last_microbatch_is_shorter(plan):
+    """71 sequences do not fill the last micro-batch; what it does never takes longer, and its compute takes less."""
+    full, last = (loads(plan.case, plan.graph, plan.batch, m) for m in (0, plan.batch.microbatches - 1))
+    ragged = last[0].tokens < full[0].tokens
+    for duration in plan.durations:
+        if duration.phase == "S":
+            assert duration.last_seconds == duration.seconds
+        else:
+            assert duration.last_seconds <= duration.seconds
+            if ragged and duration.kind in COMPUTE_KINDS and duration.seconds - duration.communication_s > 20e-6:
+                assert duration.last_seconds < duration.seconds
+
+
+def test_a_last_microbatch_with_half_the_sequences_does_half_the_work(make_case, machine_of):
+    case = make_case(1, global_batch=6, seq_len=4096)
+    plan = priced(case, Colocated(micro_batch=4), "1f1b", machine_of)
+    full, last = (loads(case, plan.graph, plan.batch, m)[0] for m in (0, 1))
+    assert (last.tokens, last.rows) == (full.tokens / 2, full.rows / 2)
+    computed = [d for d in plan.durations if d.kind in COMPUTE_KINDS and d.seconds]
+    assert computed
+    for duration in computed:
+        launch = 10e-6
+        assert duration.last_seconds - launch == pytest.approx((duration.seconds - launch) / 2, rel=0.1)
+
+
+def test_deduplication_shortens_m2n_only(make_case, machine_of):
+    """Experts on two nodes and 8 choices per token: what several choices of one node share crosses once."""
+    case = make_case(24, top_k=8, seq_len=4096, global_batch=8, **MODEL)
+    plans = [
+        priced(case, Disaggregated(attention_gpus=8, ffn_gpus=16, deduplicate=d), "af-pipe", machine_of)
+        for d in (False, True)
+    ]
+    twice, once = map(by_kind, plans)
+    edges = plans[1].graph.edges
+    assert twice.keys() == once.keys()
+    shorter = {key for key in twice if once[key].seconds < 0.9 * twice[key].seconds}
+    experts = {key for key in twice if key[0] == "m2n" and edges[key[2]].algorithm == "deduplicated"}
+    assert shorter == experts
+    assert all(once[key] == twice[key] for key in twice.keys() - experts)
+
+
+def test_slower_links_lengthen_communication_only(plan, machine_of):
+    """Every edge of the cluster's graph at half its bandwidth: compute stays as it is to the last bit."""
+    case, cluster = plan.case, plan.case.cluster
+    half = {name: BytesPerS(getattr(cluster.node, name) / 2) for name in ("link_bytes_per_s", "nic_bytes_per_s")}
+    uplink = BytesPerS(cluster.network.uplink_bytes_per_s / 2)
+    slow = machine_of(
+        case,
+        node=structs.replace(cluster.node, **half),
+        network=structs.replace(cluster.network, uplink_bytes_per_s=uplink),
+    )
+    before = plan.durations
+    after = predict(case, plan.graph, plan.batch, slow)
+    assert len(before) == len(after)
+    moved = 0
+    for one, two in zip(before, after, strict=True):
+        assert (one.kind, one.phase, one.pieces) == (two.kind, two.phase, two.pieces)
+        if one.kind in COMPUTE_KINDS or one.kind == "optimizer":
+            assert two.seconds - two.communication_s == pytest.approx(one.seconds - one.communication_s, rel=1e-12)
+            assert (two.communication_s > one.communication_s) == (one.communication_s > 0)
+        elif one.seconds:
+            assert one.seconds < two.seconds < 2 * one.seconds
+            moved += 1
+    assert moved
+
+
+def test_faster_gpus_shorten_compute_only(plan, machine_of):
+    case, gpu = plan.case, plan.case.cluster.gpu
+    fast = structs.replace(gpu, peak_flop_per_s={k: v.__class__(v * 4) for k, v in gpu.peak_flop_per_s.items()})
+    fast = structs.replace(fast, hbm_bytes_per_s=BytesPerS(gpu.hbm_bytes_per_s * 4))
+    faster = structs.replace(case, cluster=structs.replace(case.cluster, gpu=fast))
+    after = predict(faster, plan.graph, plan.batch, machine_of(faster))
+    for one, two in zip(plan.durations, after, strict=True):
+        if one.kind in COMPUTE_KINDS or one.kind == "optimizer":
+            assert two.seconds - two.communication_s <= one.seconds - one.communication_s
+        else:
+            assert two == one
