@@ -66,6 +66,7 @@ def optimize(  # noqa: PLR0913
     calibration: Annotated[str | None, typer.Option("--calibration", help="shipped name or TOML file")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="bf16, fp32 or fp64")] = "bf16",
     output: Annotated[str, typer.Option("-o", "--output", help="where the plan goes; - is stdout")] = "plan.json",
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 1 on a warning")] = False,
     format_: Format = "table",
 ) -> None:
     """Choose the best layout and write its plan.
@@ -87,7 +88,10 @@ def optimize(  # noqa: PLR0913
         report.print_ranking(ranking, out)
     else:
         print(_machine(format_, rows, {"ranking": rows, "notes": report.ranking_notes(ranking)}), file=out)
-    _write_plan(planner.winner(ranking), output)
+    plan = planner.winner(ranking)
+    _write_plan(plan, output)
+    if strict and plan.warnings:
+        raise typer.Exit(1)
 
 
 def read_case(
@@ -122,9 +126,9 @@ def _write_plan(plan: Plan, output: str) -> None:
     if output == "-":
         sys.stdout.write(to_json(plan).decode())
         return
-    from moeplan.plan import write
+    from moeplan.plan import write_plan
 
-    write(plan, Path(output))
+    write_plan(plan, Path(output))
     _say(f"wrote {output}")
     for warning in plan.warnings:
         _say(f"warning: {warning}")
@@ -142,11 +146,11 @@ def simulate(
     """
     from moeplan import report
     from moeplan.optimize.evaluate import simulate as simulated
-    from moeplan.plan import program_of, read
+    from moeplan.plan import program_of, read_plan
     from moeplan.simulate import metrics, timeline_to_trace, write_chrome
 
     _check_format(format_)
-    plan = read(plan_file)
+    plan = read_plan(plan_file)
     program = program_of(plan)
     timeline = simulated(plan, program)
     use = metrics(program, timeline)
@@ -168,10 +172,10 @@ def show(plan_file: PlanFile, format_: Format = "table") -> None:
     Example: moeplan show plan.json
     """
     from moeplan import report
-    from moeplan.plan import read
+    from moeplan.plan import read_plan
 
     _check_format(format_)
-    plan = read(plan_file)
+    plan = read_plan(plan_file)
     facts, rows = report.plan_facts(plan), report.position_rows(plan)
     if format_ == "table":
         report.print_table(
@@ -197,12 +201,12 @@ def run(
 
     Example: moeplan run plan.json --steps 5
     """
-    from moeplan.plan import read
+    from moeplan.plan import read_plan
 
     _check_format(format_)
     if device not in ("cpu", "cuda"):
         raise SpecError(f"--device {device!r} is not cpu or cuda")
-    plan = read(plan_file)
+    plan = read_plan(plan_file)
     if find_spec("torch") is None:
         raise SpecError("moeplan run needs torch: pip install 'moeplan[run]'")
     from moeplan_exec.launch import launch

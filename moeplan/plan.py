@@ -145,12 +145,12 @@ def lowered(plan: Plan, steps: Steps) -> Program:
     )
 
 
-def write(plan: Plan, path: Path) -> None:
+def write_plan(plan: Plan, path: Path) -> None:
     """Write `plan` to `path`, whole or not at all."""
     write_whole(path, to_json(plan))
 
 
-def read(path: Path) -> Plan:
+def read_plan(path: Path) -> Plan:
     """The plan in `path`, checked; SpecError, PlanVersionError or ScheduleError say what is wrong and where."""
     raw = read_json(path)
     _check_version(raw, path)

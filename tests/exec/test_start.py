@@ -23,7 +23,7 @@ RANK_SCRIPT = """
 import sys
 from pathlib import Path
 from moeplan.errors import MoeplanError
-from moeplan.plan import read
+from moeplan.plan import read_plan
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.run import Options, leave, run_rank
 from moeplan_exec.start import from_environment
@@ -36,7 +36,7 @@ def before(op):
 
 options = Options(steps=2, dtype="fp64", timeout_s=30)
 try:
-    result = run_rank(read(Path(sys.argv[1])), options, start, hooks=Hooks(before=before))
+    result = run_rank(read_plan(Path(sys.argv[1])), options, start, hooks=Hooks(before=before))
 except MoeplanError as error:
     sys.stdout.write(str(error))
     leave(error.exit_code)
@@ -46,7 +46,7 @@ sys.stdout.write(" ".join(repr(step.loss) for step in result.steps))
 
 def start_ranks(folder, failing=""):
     """Output and exit code of two ranks that were started as torchrun starts them."""
-    plans.write(small(), folder / "plan.json")
+    plans.write_plan(small(), folder / "plan.json")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
