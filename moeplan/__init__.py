@@ -1,13 +1,13 @@
 """moeplan plans, simulates and runs the training of Mixture-of-Experts language models.
 
-    import moeplan as mp
+import moeplan as mp
 
-    cluster = mp.load_cluster("laptop")
-    case = mp.Case(
-        model=mp.load_model("tiny-moe"), cluster=cluster, workload=mp.Workload(seq_len=64, global_batch=16)
-    )
-    ranking = mp.optimize(case, mp.load_calibration(cluster.calibration))
-    ranking.best.predictions.step_s
+cluster = mp.load_cluster("laptop")
+case = mp.Case(
+    model=mp.load_model("tiny-moe"), cluster=cluster, workload=mp.Workload(seq_len=64, global_batch=16)
+)
+ranking = mp.optimize(case, mp.load_calibration(cluster.calibration))
+ranking.best.predictions.step_s
 """
 
 from __future__ import annotations

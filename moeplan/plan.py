@@ -12,12 +12,12 @@ from typing import Any, Final, Literal
 
 from moeplan import layout as layouts
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
-from moeplan.layout import Batch, Layout, Recompute, StageGraph
+from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph
 from moeplan.overlap import Overlap
 from moeplan.program import Program, lower
 from moeplan.schedule import Steps, from_text
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec
+from moeplan.spec.cluster import ClusterSpec, num_ranks
 from moeplan.spec.model import check_model
 from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
 
@@ -165,9 +165,14 @@ def read_plan(path: Path) -> Plan:
 def check(plan: Plan) -> None:
     """SpecError or ScheduleError unless the parts of `plan` belong together."""
     check_model(plan.case.model)
+    layouts.check_positive(plan.layout)
+    _check_stages(plan)
     layouts.check(plan.case.model, plan.graph)
-    _check_batch(plan)
     _check_graph(plan)
+    _check_batch(plan)
+    _check_layout(plan)
+    if world_size(plan) > num_ranks(plan.case.cluster):
+        raise SpecError(f"plan: {world_size(plan)} ranks, its cluster has {num_ranks(plan.case.cluster)}")
     if plan.placement != place(plan.case.cluster, world_size(plan)):
         raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
     program_of(plan)
@@ -195,6 +200,15 @@ def _check_batch(plan: Plan) -> None:
         )
 
 
+def _check_stages(plan: Plan) -> None:
+    graph = plan.graph
+    if any(not 0 <= p < len(graph.positions) for homes in graph.stages for p in homes) or not all(graph.stages):
+        raise SpecError(f"graph: a stage lives outside of the {len(graph.positions)} positions")
+    for piece in graph.pieces:
+        if not 0 <= piece.stage < len(graph.stages):
+            raise SpecError(f"graph: stage {piece.stage} of {piece.kind} {piece.layer} is outside of the stages")
+
+
 def _check_graph(plan: Plan) -> None:
     graph, model = plan.graph, plan.case.model
     if min(graph.tp, graph.ep, graph.etp) < 1:
@@ -202,13 +216,36 @@ def _check_graph(plan: Plan) -> None:
     for position in graph.positions:
         if len({len(group) for group in position.ranks}) != 1 or not position.ranks[0]:
             raise SpecError(f"graph: position {position.name} has copies of unequal size")
-    if any(not 0 <= p < len(graph.positions) for homes in graph.stages for p in homes) or not all(graph.stages):
-        raise SpecError(f"graph: a stage lives outside of the {len(graph.positions)} positions")
+        if any(list(group) != sorted(group) for group in position.ranks):
+            raise SpecError(f"graph: position {position.name} lists ranks out of ascending order")
+    for piece in graph.pieces:
+        held, kind = graph.ep * graph.etp if piece.kind == "experts" else graph.tp, piece.kind
+        for position in (graph.positions[p] for p in graph.stages[piece.stage]):
+            if len(position.ranks[0]) % held:
+                raise SpecError(f"graph: {len(position.ranks[0])} ranks of {position.name} hold {kind} in {held} parts")
     if model.dense_layers < model.num_layers and model.experts % graph.ep:
         raise SpecError(f"graph: {model.experts} experts % ep {graph.ep} is not 0")
     sharded = any(replica.sharded for replica in graph.replicas)
     if graph.replicas != layouts.replicas(graph, sharded=sharded, tied=model.tied_embeddings):
         raise SpecError("graph: replicas are not the ranks that hold the same parameters")
+
+
+def _check_layout(plan: Plan) -> None:
+    """SpecError unless the degrees that `layout` names are those of the graph."""
+    graph, positions = plan.graph, len(plan.graph.positions)
+    if isinstance(plan.layout, Disaggregated):
+        sides = [
+            sum(len(p.ranks[0]) for p in graph.positions if p.spread == spread) for spread in ("sequence", "token")
+        ]
+        degrees = {"attention_gpus": sides[0], "ffn_gpus": sides[1], "dp": len(graph.positions[0].ranks)}
+        degrees["pairs"] = positions // 2
+    else:
+        degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
+        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(plan.layout.cp, 1)}
+    degrees["micro_batch"] = plan.batch.micro_batch
+    for name, value in degrees.items():
+        if getattr(plan.layout, name) != value:
+            raise SpecError(f"layout: {name} {getattr(plan.layout, name)}, but the graph and batch have {value}")
 
 
 def _check_version(raw: Any, path: Path) -> None:

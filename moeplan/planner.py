@@ -12,10 +12,9 @@ from msgspec import structs
 
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SpecError
-from moeplan.layout import Disaggregated
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
-from moeplan.optimize.disaggregate import balanced, search_disaggregated
+from moeplan.optimize.disaggregate import search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.search import GAP, Found, Search, describe
@@ -37,8 +36,11 @@ class Ranking(NamedTuple):
     wanted: tuple[str, ...]
     """Families from which the best plan is taken; the baseline may stand beside them for comparison only."""
     found: tuple[Found, ...]
-    relaxed: Relaxed | None
-    """The balanced split beside the best disaggregated layout; None where there is none."""
+
+    @property
+    def relaxed(self) -> Relaxed | None:
+        """The balanced split of the GPUs between attention and FFN; None where no family has two sides that fit."""
+        return next((f.relaxed for f in self.found if f.relaxed is not None), None)
 
     @property
     def best(self) -> Plan | None:
@@ -73,8 +75,7 @@ def optimize(
     machine = machine_of(case, calibration)
     found = [one for group in _side_by_side(case, machine, fixed, searched, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
-    relaxed = _relaxed(case, machine, found)
-    return Ranking(case, wanted, tuple(_signed(f, relaxed) for f in found), relaxed)
+    return Ranking(case, wanted, tuple(_signed(f) for f in found))
 
 
 def _check_fixed(case: Case, fixed: Mapping[str, object]) -> None:
@@ -125,14 +126,7 @@ def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families:
     ]
 
 
-def _relaxed(case: Case, machine: Machine, found: Sequence[Found]) -> Relaxed | None:
-    for one in found:
-        if one.best is not None and isinstance(one.best.layout, Disaggregated):
-            return balanced(case, machine, one.best.layout, one.best.recompute)
-    return None
-
-
-def _signed(found: Found, relaxed: Relaxed | None) -> Found:
+def _signed(found: Found) -> Found:
     """`found` whose plan says how it was found, and what it assumes."""
     if found.best is None:
         return found
@@ -143,7 +137,7 @@ def _signed(found: Found, relaxed: Relaxed | None) -> Found:
         evaluated=found.simulated,
         pruned=sum(p.layouts for p in found.pruned),
     )
-    if relaxed is not None and isinstance(found.best.layout, Disaggregated):
+    if (relaxed := found.relaxed) is not None:
         solver = structs.replace(
             solver, bound_s=relaxed.seconds, gpu_price_s=relaxed.gpu_price_s, nic_price_s=relaxed.nic_price_s
         )

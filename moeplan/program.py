@@ -8,11 +8,10 @@ Operations carry no times: durations travel beside the program, one per operatio
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from moeplan import collector
 from moeplan.errors import ScheduleError, SpecError
 from moeplan.layout import Piece, Recompute, StageGraph, home, pieces_of
 from moeplan.overlap import Overlap, check_overlap, streams_of
@@ -83,24 +82,12 @@ def lower(graph: StageGraph, steps: Steps, *, microbatches: int, overlap: Overla
     check(steps, graph.stages, microbatches)
     _check_rules(graph, overlap, recompute)
     lowering = _Lowering(graph, overlap, recompute)
-    with _collector_paused():
+    with collector.paused():
         for position, row in enumerate(steps):
             for step in row:
                 lowering.step(position, step)
         lowering.synchronise(len(steps))
         return lowering.program(len(steps))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection: the many small tuples of a program all stay, and looking for cycles doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _check_rules(graph: StageGraph, overlap: Overlap, recompute: Recompute) -> None:
@@ -111,17 +98,6 @@ def _check_rules(graph: StageGraph, overlap: Overlap, recompute: Recompute) -> N
         raise SpecError("recompute: ffn full would dispatch again from other ranks; ffn may be none or experts here")
 
 
-class _Draft(NamedTuple):
-    position: int
-    stream: int
-    kind: str
-    phase: str
-    piece: int
-    microbatch: int
-    peers: tuple[int, ...]
-    deps: list[int]
-
-
 class _Lowering:
     """The state of one lowering; lives for one call of `lower`."""
 
@@ -129,9 +105,13 @@ class _Lowering:
         self.graph, self.recompute = graph, recompute
         self.stream = streams_of(overlap)
         self.stage_pieces = [pieces_of(graph, s) for s in range(len(graph.stages))]
-        self.drafts: list[_Draft] = []
-        self.streams: dict[tuple[int, str], list[int]] = {}
-        self.stream_ids: dict[tuple[int, str], int] = {}
+        self.here = 0
+        """Position of the step that is being expanded."""
+        self.facts: list[tuple[int, int, str, str, int, int, tuple[int, ...]]] = []
+        """Of each operation all but its id and its dependencies, in the order of `Op`."""
+        self.deps: list[list[int]] = []
+        self.streams: dict[tuple[int, str], tuple[int, list[int]]] = {}
+        """Number and operations of each stream."""
         self.walks: dict[int, list[int]] = {}
         self.done: dict[tuple[str, int, int], int] = {}
         """(phase, piece, micro-batch) -> operation that computed it."""
@@ -155,41 +135,44 @@ class _Lowering:
         deps: Sequence[int] = (),
     ) -> int:
         """A new operation at the end of its stream, and of the walk unless it is a receive."""
-        number = len(self.drafts)
+        number = len(self.facts)
         key = (position, stream)
-        self.streams.setdefault(key, []).append(number)
-        stream_id = self.stream_ids.setdefault(key, len(self.stream_ids))
-        self.drafts.append(_Draft(position, stream_id, kind, phase, piece, microbatch, peers, list(deps)))
+        found = self.streams.get(key)
+        if found is None:
+            found = self.streams[key] = (len(self.streams), [])
+        found[1].append(number)
+        self.facts.append((position, found[0], kind, phase, piece, microbatch, peers))
+        self.deps.append(list(deps))
         if not stream.startswith("receive "):
             self.walks.setdefault(position, []).append(number)
         return number
 
     def step(self, position: int, step: Sequence[Action]) -> None:
         """One action, or the two of an overlapped pair, which both follow the step before and not each other."""
+        self.here = position
         before, self.last_compute[position] = self.last_compute.get(position, []), []
         for action in step:
-            first = len(self.drafts)
+            first = len(self.facts)
             self.forward(action) if action.kind == "F" else self.backward(action)
-            mine = [n for n in range(first, len(self.drafts)) if not self.drafts[n].peers]
-            self.drafts[mine[0]].deps.extend(before)
+            mine = [n for n in range(first, len(self.facts)) if not self.facts[n][-1]]
+            self.deps[mine[0]].extend(before)
             self.last_compute[position].append(mine[-1])
             if action.kind != "F":
                 self.last_backward[position] = mine[-1]
 
     def compute(self, action: Action, piece: int, phase: str, deps: Sequence[int] = ()) -> int:
         """An operation of one piece."""
-        position = home(self.graph, action.stage, action.microbatch)
         kind = "F" if phase in "FR" else action.kind
         stream = self.stream[(self.graph.pieces[piece].kind, phase)]
-        number = self.add(position, stream, kind, phase, piece, action.microbatch, deps=deps)
+        number = self.add(self.here, stream, kind, phase, piece, action.microbatch, deps=deps)
         self.done[(kind + phase, piece, action.microbatch)] = number
         return number
 
     def transfer(self, action: Action, edge: int, phase: str, after: int) -> int:
         """The rows of `edge` (F, R) or their gradient (B) leave `action`'s position once `after` has ended."""
         towards = edge + 1 if phase != "B" else edge
-        here = home(self.graph, action.stage, action.microbatch)
-        there = home(self.graph, self.graph.pieces[towards].stage, action.microbatch)
+        here, stage = self.here, self.graph.pieces[towards].stage
+        there = here if stage == action.stage else home(self.graph, stage, action.microbatch)
         kind = self.graph.edges[edge].kind
         key = (phase, edge, action.microbatch)
         if here == there:
@@ -283,9 +266,10 @@ class _Lowering:
     def program(self, positions: int) -> Program:
         """The finished program: compute operations linked to the transfers they wait for."""
         for number, key in self.arrivals:
-            self.drafts[number].deps.append(self.sent[key])
-        ops = tuple(Op(i, *d[:-1], tuple(d.deps)) for i, d in enumerate(self.drafts))
-        streams = tuple(Stream(p, name, tuple(self.streams[(p, name)])) for p, name in self.stream_ids)
+            self.deps[number].append(self.sent[key])
+        rows = enumerate(zip(self.facts, self.deps, strict=True))
+        ops = tuple([Op._make((number, *facts, tuple(deps))) for number, (facts, deps) in rows])
+        streams = tuple(Stream(p, name, tuple(ops_)) for (p, name), (_, ops_) in self.streams.items())
         return Program(ops, streams, tuple(tuple(self.walks.get(p, ())) for p in range(positions)))
 
 

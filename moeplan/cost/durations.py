@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from moeplan.cost import Cost, compute
 from moeplan.cost import communication as network
+from moeplan.errors import SpecError
 from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
-from moeplan.program import Program
+from moeplan.program import Program, text_of
 from moeplan.resources.memory import replica_parameters
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
@@ -194,7 +195,8 @@ def _sync_entries(pricing: _Pricing) -> list[Duration]:
 def per_operation(program: Program, durations: Sequence[Duration], microbatches: int) -> list[int]:
     """Nanoseconds of each operation; a receive takes none, its sender's time is the transfer's.
 
-    A recomputed forward takes as long as the forward; I and W take half a backward each.
+    A recomputed forward takes as long as the forward; I and W take half a backward each. SpecError for an operation
+    of which `durations` know nothing.
     """
     table = {(d.kind, d.phase, piece): d for d in durations for piece in d.pieces}
     receives = {s for s, stream in enumerate(program.streams) if stream.name.startswith("receive ")}
@@ -206,7 +208,9 @@ def per_operation(program: Program, durations: Sequence[Duration], microbatches:
         kind, phase, share = op.kind, "F" if op.phase == "R" else op.phase, 1.0
         if kind in "IW":
             kind, share = "B", 0.5
-        entry = table[(kind, phase, op.piece)]
+        entry = table.get((kind, phase, op.piece))
+        if entry is None:
+            raise SpecError(f"durations: {text_of(op)} has none; an entry {kind}, {phase} with piece {op.piece} is due")
         seconds = entry.last_seconds if op.microbatch == microbatches - 1 else entry.seconds
         result.append(round(seconds * share * 1e9))
     return result

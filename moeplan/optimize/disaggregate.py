@@ -63,7 +63,11 @@ def search_disaggregated(search: Search) -> Found:
         else:
             entries.append((both.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
     found = search.best_first("disaggregated", entries, ledger)
-    return found._replace(allocations=", ".join(f"{count} {status}" for status, count in sorted(ends.items())))
+    relaxed = None
+    if found.best is not None and isinstance(found.best.layout, Disaggregated):
+        relaxed = balanced(case, search.machine, found.best.layout, found.best.recompute)
+    ended = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
+    return found._replace(allocations=ended, relaxed=relaxed)
 
 
 def allocate(

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from moeplan import collector
 from moeplan.cost.durations import Machine, predict
 from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Layout, Recompute
 from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
+from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.screen import RECOMPUTE, Screen
 from moeplan.plan import Plan
 from moeplan.schedule import Steps
@@ -62,6 +64,8 @@ class Found(NamedTuple):
     simulated: int
     allocations: str = ""
     """How the integer programs ended, where the family needs them: `9 optimal`."""
+    relaxed: Relaxed | None = None
+    """The balanced split at the efficiencies of the best layout, where the family has two sides and something fits."""
 
 
 class Search:
@@ -145,7 +149,8 @@ class Search:
         """The plan of `candidate`, simulated once whichever families hold its degrees."""
         key = key_of(candidate)
         if key not in self.plans:
-            self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
+            with collector.paused():
+                self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
             self.simulated += 1
         return structs.replace(self.plans[key], layout=candidate.layout)
 

@@ -1,0 +1,168 @@
+"""The search against every candidate, simulated: its bounds hold and its answer is the best within the stated gap."""
+
+import pytest
+from msgspec import structs
+
+from moeplan import planner
+from moeplan.errors import InfeasibleError, SpecError
+from moeplan.layout import Disaggregated, Piper
+from moeplan.layouts import colocated, piper
+from moeplan.optimize.disaggregate import balanced, search_disaggregated
+from moeplan.optimize.evaluate import footprint, usable_bytes
+from moeplan.optimize.screen import RECOMPUTE, Screen
+from moeplan.optimize.search import GAP, Candidate, Search, schedule_of
+from moeplan.spec.shipped import load_calibration
+from moeplan.spec.workload import Memory
+
+FAMILIES = {"colocated": colocated, "piper": piper}
+SHAPES = {
+    "two nodes": {"gpus": 8, "per_node": 4, "num_layers": 4, "global_batch": 8},
+    "ragged": {"gpus": 4, "per_node": 2, "num_layers": 5, "global_batch": 11, "seq_len": 2048, "dense_layers": 1},
+    "short of memory": {"gpus": 4, "per_node": 2, "num_layers": 4, "global_batch": 8, "seq_len": 512},
+}
+
+
+def shaped(make_case, name, **more):
+    fields = {"dense_width": 96, "shared_experts": 1} if name == "ragged" else {}
+    memory = Memory(usable=1.7e-4) if name == "short of memory" else None
+    return make_case(**(SHAPES[name] | {"memory": memory} | fields | more))
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def all_of(request, make_case, machine_of):
+    """(search that has evaluated all, [(candidate, bound_s, plan, peak bytes, fits)])."""
+    case = shaped(make_case, request.param)
+    search = Search(case, machine_of(case))
+    rows = []
+    for layout in colocated.layouts(case):
+        for rule in RECOMPUTE:
+            candidate = Candidate(layout, schedule_of(layout), rule)
+            peak = max(footprint(*search.drafted(candidate)).peak)
+            bound_s = search.bounded(candidate)
+            rows.append((candidate, bound_s, search.evaluated(candidate), peak, peak <= usable_bytes(case)))
+    return search, rows
+
+
+def test_bounds_never_exceed_what_they_bound(all_of):
+    search, rows = all_of
+    screen = Screen(search.case, search.machine)
+    assert len(rows) > 50
+    for candidate, bound_s, plan, peak, _ in rows:
+        layout, rule = candidate.layout, candidate.recompute
+        assert screen.step_s(layout, rule) <= bound_s * (1 + 1e-6), candidate
+        assert bound_s <= plan.predictions.step_s * (1 + 1e-5), candidate
+        assert screen.least_bytes(layout, rule) <= peak, candidate
+        assert screen.static_bytes(layout) <= max(plan.predictions.static_hbm_bytes), candidate
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_best_of_a_family_is_the_best_of_all_its_candidates(all_of, machine_of, family):
+    search, rows = all_of
+    allowed = {repr(structs.asdict(layout)) for layout in FAMILIES[family].layouts(search.case)}
+    fitting = [row for row in rows if row[4] and repr(structs.asdict(row[0].layout)) in allowed]
+    best_s = min(plan.predictions.step_s for _, _, plan, _, _ in fitting)
+    found = Search(search.case, machine_of(search.case)).meshes(family, FAMILIES[family].layouts(search.case))
+    assert found.best is not None
+    assert best_s <= found.best.predictions.step_s <= best_s / (1 - GAP)
+    assert max(found.best.predictions.peak_hbm_bytes) <= usable_bytes(search.case)
+    assert found.simulated < len(fitting)
+
+
+def test_some_of_the_candidates_do_not_fit_where_memory_is_short(make_case, machine_of):
+    case = shaped(make_case, "short of memory")
+    found = Search(case, machine_of(case)).meshes("colocated", colocated.layouts(case))
+    assert any("exceed the usable HBM" in pruned.reason for pruned in found.pruned)
+
+
+def test_what_two_families_hold_is_simulated_once(make_case, machine_of):
+    case = shaped(make_case, "two nodes")
+    search = Search(case, machine_of(case))
+    one, two = (search.meshes(family, FAMILIES[family].layouts(case)) for family in ("colocated", "piper"))
+    again = search.meshes("piper", piper.layouts(case))
+    assert one.simulated == search.simulated - two.simulated
+    assert again.simulated == 0
+    assert again.best == two.best
+
+
+@pytest.mark.parametrize("fixed", [{"pp": 2}, {"tp": 2, "ep": 4}, {"micro_batch": 4}, {"pp": 4, "vpp": 1, "ep": 2}])
+def test_fixed_degrees_are_kept(make_case, machine_of, fixed):
+    case = shaped(make_case, "two nodes")
+    best = Search(case, machine_of(case), fixed).meshes("colocated", colocated.layouts(case)).best
+    assert {name: getattr(best.layout, name) for name in fixed} == fixed
+
+
+@pytest.mark.parametrize("fixed", [{}, {"pairs": 2}, {"dp": 2, "deduplicate": False}, {"attention_gpus": 3}])
+def test_no_disaggregated_plan_is_faster_than_the_balanced_split(make_case, machine_of, fixed):
+    """The continuous split of GPUs, memory ignored, with the efficiencies and the recompute rule of the plan."""
+    case = make_case(6, per_node=3, num_layers=4, global_batch=12, seq_len=512)
+    search = Search(case, machine_of(case), fixed)
+    found = search_disaggregated(search)
+    assert found.best is not None
+    assert search.plans
+    for plan in (found.best, *search.plans.values()):
+        assert isinstance(plan.layout, Disaggregated)
+        assert {name: getattr(plan.layout, name) for name in fixed} == fixed
+        split = balanced(case, search.machine, plan.layout, plan.recompute)
+        assert split.seconds <= plan.predictions.step_s
+        assert split.attention_gpus + split.ffn_gpus <= 6 * (1 + 1e-6)
+        assert plan.predictions.step_s >= found.best.predictions.step_s
+
+
+def ranked(case, family="piper", **more):
+    return planner.optimize(case, load_calibration("h800"), families=[family], **more)
+
+
+def test_a_baseline_stands_in_every_ranking_but_wins_only_if_wanted(make_case):
+    ranking = ranked(shaped(make_case, "two nodes"))
+    assert {found.family for found in ranking.found} == {"colocated", "piper"}
+    steps = [found.best.predictions.step_s for found in ranking.found]
+    assert steps == sorted(steps)
+    assert isinstance(planner.winner(ranking).layout, Piper)
+
+
+def test_where_nothing_fits_the_miss_is_told_in_gib(make_case):
+    case = shaped(make_case, "two nodes", memory=Memory(usable=1e-6))
+    ranking = ranked(case)
+    assert ranking.best is None
+    with pytest.raises(
+        InfeasibleError, match=r"nothing fits .* GiB of usable HBM per GPU; nearest: piper .* GiB short"
+    ):
+        planner.winner(ranking)
+
+
+def test_the_nearest_miss_is_short_by_what_it_holds_too_much(make_case):
+    """As much memory as the least of all candidates needs, less one byte: that candidate is one byte short."""
+    case = shaped(make_case, "short of memory", memory=Memory())
+    search = Search(case, planner.machine_of(case, load_calibration("h800")))
+    least = min(
+        max(footprint(*search.drafted(Candidate(layout, schedule_of(layout), rule))).peak)
+        for layout in colocated.layouts(case)
+        for rule in RECOMPUTE
+    )
+    short = Memory(usable=(least - 1) / case.cluster.gpu.hbm_bytes)
+    found = ranked(structs.replace(case, memory=short)).found[0]
+    assert found.best is None
+    assert found.nearest.short_bytes == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"families": ["dense"]}, "family 'dense' is not known; there are colocated, piper, disaggregated"),
+        ({"fixed": {"sp": 2}}, r"layout\.sp: layouts have attention_gpus, .*, vpp$"),
+    ],
+)
+def test_unknown_families_and_degrees_are_refused(make_case, options, message):
+    case = shaped(make_case, "two nodes")
+    with pytest.raises(SpecError, match=message):
+        planner.optimize(case, load_calibration("h800"), **options)
+
+
+def test_the_plan_says_how_it_was_found(make_case):
+    ranking = ranked(shaped(make_case, "two nodes"), "colocated", fixed={"micro_batch": 1})
+    plan = planner.winner(ranking)
+    assert plan.layout.micro_batch == 1
+    assert plan.solver.gap == GAP
+    assert plan.solver.evaluated >= 1
+    assert plan.solver.pruned > 0
+    assert plan.assumptions

@@ -1,0 +1,280 @@
+"""The command line: results on stdout, one line on stderr for what is wrong, exit codes, and files whole or not at all."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from moeplan import __version__, cli
+from moeplan.plan import read_plan
+from moeplan.simulate import read_chrome
+
+CASE = "--model tiny-moe --cluster laptop --gpus 4 --seq-len 64 --global-batch 8".split()
+FAMILY = "--family piper".split()
+
+
+class Done:
+    """What a command left: exit code, stdout, stderr."""
+
+    def __init__(self, code, captured):
+        self.code, self.out, self.err = code, captured.out, captured.err
+
+    @property
+    def line(self):
+        """The only line of stderr."""
+        lines = [line for line in self.err.splitlines() if not line.startswith("searching ")]
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+
+@pytest.fixture
+def moeplan(monkeypatch, capsys, tmp_path):
+    """moeplan(*arguments): the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["moeplan", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return Done(caught.value.code, capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def plan_file(moeplan, tmp_path):
+    assert moeplan("optimize", *CASE, *FAMILY).code == 0
+    return tmp_path / "plan.json"
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_optimize_ranks_every_family_and_writes_the_plan_of_the_first(moeplan, tmp_path):
+    done = moeplan("optimize", *CASE, "-o", "best.json", "--format", "json")
+    assert done.code == 0
+    told = json.loads(done.out)
+    ranking = told["ranking"]
+    assert {row["family"] for row in ranking} == {"colocated", "piper", "disaggregated"}
+    assert [row["step_s"] for row in ranking] == sorted(row["step_s"] for row in ranking)
+    plan = read_plan(tmp_path / "best.json")
+    assert plan.predictions.step_s == ranking[0]["step_s"]
+    assert plan.provenance.software == f"moeplan {__version__}"
+    assert [file.name for file in tmp_path.iterdir()] == ["best.json"]
+    assert any("pruned: lower bound above the best step" in note for note in told["notes"])
+    assert any(note.startswith("why: ") for note in told["notes"])
+    assert "wrote best.json" in done.err
+
+
+def test_the_table_names_units_and_the_baseline(moeplan):
+    done = moeplan("optimize", *CASE, *FAMILY)
+    for word in ("step s", "tokens/s", "MFU", "peak GiB", "exposed s", "bubble", "colocated", "piper"):
+        assert word in done.out
+    assert "FLOP/s dense bf16 per GPU, causal attention" in done.out
+
+
+def test_optimize_as_csv_has_a_header_and_a_row_per_family(moeplan):
+    rows = rows_of(moeplan("optimize", *CASE, *FAMILY, "--format", "csv").out)
+    assert {row["family"] for row in rows} == {"colocated", "piper"}
+    assert all(float(row["step_s"]) > 0 and 0 < float(row["mfu"]) < 1 for row in rows)
+
+
+def test_a_plan_on_stdout_stands_alone(moeplan, tmp_path):
+    done = moeplan("optimize", *CASE, *FAMILY, "-o", "-")
+    assert done.code == 0
+    assert json.loads(done.out)["schema"] == "moeplan.plan"
+    assert "tokens/s" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_set_reaches_the_plan(moeplan, tmp_path):
+    settings = ["--set", "model.top_k=4", "--set", "layout.pp=2", "--set", "memory.bytes_per_parameter=16"]
+    assert moeplan("optimize", *CASE, *FAMILY, *settings).code == 0
+    plan = read_plan(tmp_path / "plan.json")
+    assert (plan.case.model.top_k, plan.layout.pp, plan.case.memory.bytes_per_parameter) == (4, 2, 16)
+
+
+def test_equal_commands_write_equal_plans_but_for_provenance(moeplan, tmp_path):
+    written = []
+    for name in ("one.json", "two.json"):
+        assert moeplan("optimize", *CASE, *FAMILY, "-o", name).code == 0
+        written.append({k: v for k, v in json.loads((tmp_path / name).read_text()).items() if k != "provenance"})
+    assert json.dumps(written[0]) == json.dumps(written[1])
+
+
+def test_simulate_repeats_the_prediction_and_writes_a_trace_that_reads_back(moeplan, plan_file, tmp_path):
+    done = moeplan("simulate", plan_file, "--trace", "trace.json", "--format", "json")
+    assert done.code == 0
+    told, plan = json.loads(done.out), read_plan(plan_file)
+    assert told["step_s"] == plan.predictions.step_s
+    assert len(told["positions"]) == len(plan.graph.positions)
+    for position in told["positions"]:
+        spent = position["compute_s"] + position["exposed_communication_s"] + position["bubble_s"]
+        assert spent == pytest.approx(told["step_s"])
+    trace = read_chrome(tmp_path / "trace.json")
+    assert sorted(span.op for span in trace.spans) == list(range(told["operations"]))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {e["args"]["op"] for e in events if e["ph"] == "X"} == set(range(told["operations"]))
+
+
+@pytest.mark.parametrize("command", ["simulate", "show"])
+def test_tables_and_csv_of_a_plan(moeplan, plan_file, command):
+    rows = rows_of(moeplan(command, plan_file, "--format", "csv").out)
+    assert [row["position"] for row in rows] == [p.name for p in read_plan(plan_file).graph.positions]
+    done = moeplan(command, plan_file)
+    assert done.code == 0
+    assert "stage 0" in done.out
+    assert done.err == ""
+
+
+def test_show_tells_total_and_active_parameters(moeplan, plan_file):
+    told = json.loads(moeplan("show", plan_file, "--format", "json").out)
+    assert told["parameters"] > told["active_parameters"] > 0
+    assert told["world"] == 4
+    assert told["weights_gb"] == pytest.approx(2 * told["parameters"] / 1e9)
+    assert [p["ranks"] for p in told["positions"]] == ["0-3"]
+
+
+BAD_INPUT = {
+    "unknown model": (["--model", "tiny-mo"], "no model 'tiny-mo'; did you mean 'tiny-moe'?"),
+    "unknown cluster": (["--cluster", "lapptop"], "no cluster 'lapptop'; did you mean 'laptop'?"),
+    "unknown calibration": (["--calibration", "h801"], "no calibration 'h801'; did you mean 'h800'?"),
+    "missing file": (["--model", "none.toml"], "none.toml: No such file or directory"),
+    "broken TOML": (["--model", "broken.toml"], "broken.toml: not valid TOML"),
+    "broken JSON": (["--model", "broken.json"], "broken.json: not valid JSON"),
+    "other family": (["--model", "llama.json"], "llama"),
+    "negative length": (["--seq-len", "-64"], "options: Expected `int` >= 1 - at `$.seq_len`"),
+    "empty batch": (["--global-batch", "0"], "options: Expected `int` >= 1 - at `$.global_batch`"),
+    "absurd batch": (["--global-batch", str(10**12)], "options: Expected `int` <= 100000000"),
+    "negative size": (["--set", "model.hidden=-64"], "Expected `int` >= 1 - at `$.model.hidden`"),
+    "wrong dimension": (["--set", "cluster.node.link=200 GiB"], "'200 GiB' is not a BytesPerS; units: B/s"),
+    "no unit": (["--set", "cluster.node.link=200"], "200 needs a unit, written as text"),
+    "unknown field": (["--set", "model.topk=4"], "no field 'topk'; fields of model: name, num_layers"),
+    "no setting": (["--set", "model.top_k"], "not a setting; right: path=value"),
+    "top-k above experts": (["--set", "model.top_k=9"], "top_k 9 is not within 1..experts 8"),
+    "heads": (["--set", "model.attention.kv_heads=3"], "heads 4 % kv_heads 3 is not 0"),
+    "unknown family": (["--family", "ring"], "family 'ring' is not known; there are colocated, piper, disaggregated"),
+    "unknown degree": (["--set", "layout.sp=2"], "layout.sp: layouts have"),
+    "undividing degree": (["--set", "layout.pp=3"], "does not divide 4 GPUs"),
+    "undividing experts": (["--set", "layout.ep=3"], "8 experts % ep 3 is not 0; ep may be 1, 2, 4"),
+    "unknown type": (["--dtype", "fp8"], "Invalid enum value 'fp8' - at `$.dtype`"),
+    "type without a peak": (["--cluster", "h800-16x8", "--gpus", "8", "--dtype", "fp64"], "no peak for fp64"),
+    "part of a node": (["--cluster", "h800-16x8", "--gpus", "12"], "12 GPUs are not whole nodes of 8"),
+    "too many GPUs": (["--cluster", "h800-16x8", "--gpus", "136"], "136 GPUs asked for, of 128; take 1 to 128"),
+    "no GPUs": (["--gpus", "0"], "0 GPUs asked for, of 8; take 1 to 8"),
+    "unknown format": (["--format", "xml"], "--format 'xml' is not table, json or csv"),
+    "no such folder": (["-o", "none/plan.json"], "none/plan.json: cannot be written: No such file or directory"),
+    "a folder": (["-o", "."], "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_one_line_and_no_file(moeplan, tmp_path, name):
+    arguments, message = BAD_INPUT[name]
+    (tmp_path / "broken.toml").write_text('name = "x')
+    (tmp_path / "broken.json").write_text('{"model_type": "mixtral",')
+    (tmp_path / "llama.json").write_text('{"model_type": "llama"}')
+    before = sorted(tmp_path.iterdir())
+    done = moeplan("optimize", *CASE, *FAMILY, *arguments)
+    assert done.code == 2
+    assert done.line.startswith("moeplan: ")
+    assert message in done.line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["optimize"], ["optimize", *CASE[2:]], ["optimize", *CASE, "--gpus", "many"], ["optimise"], ["show"]],
+    ids=["nothing", "no options", "no model", "no number", "no command", "no plan"],
+)
+def test_wrong_usage_is_told_with_exit_code_2(moeplan, tmp_path, arguments):
+    done = moeplan(*arguments)
+    assert done.code == 2
+    assert "Usage: " in done.out + done.err
+    assert "Traceback" not in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_plan_stays_where_nothing_fits(moeplan, plan_file):
+    before = plan_file.read_bytes()
+    done = moeplan("optimize", *CASE, *FAMILY, "--set", "memory.usable=0.0001")
+    assert done.code == 1
+    assert "GiB short" in done.line
+    assert plan_file.read_bytes() == before
+
+
+def test_where_nothing_fits_the_exit_code_is_1_and_the_shortage_is_in_gib(moeplan, tmp_path):
+    done = moeplan("optimize", *CASE, "--set", "memory.usable=0.0001", "--format", "json")
+    assert done.code == 1
+    assert "nothing fits" in done.line
+    assert "GiB of usable HBM per GPU" in done.line
+    rows = json.loads(done.out)["ranking"]
+    assert not any(row["fits"] for row in rows)
+    assert any(row.get("short_gib", 0) > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_strict_makes_a_warning_an_exit_code(moeplan, tmp_path):
+    ragged = [*CASE, "--global-batch", "7", *FAMILY, "--set", "layout.pp=1"]
+    done = moeplan("optimize", *ragged)
+    assert done.code == 0
+    assert "warning: the last micro-batch is short" in done.err
+    assert moeplan("optimize", *ragged, "--strict").code == 1
+    assert moeplan("optimize", *CASE, *FAMILY, "--set", "layout.pp=1", "--strict").code == 0
+
+
+@pytest.mark.parametrize("command", ["simulate", "show", "run"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "plan.json: No such file or directory"),
+        ("{", "plan.json: not valid JSON"),
+        ('{"schema": "moeplan.plan", "schema_version": "9.0"}', "9.0 is newer than"),
+        ('{"schema": "moeplan.plan", "schema_version": "0.1"}', "0.1 is older than"),
+        ('{"schema": "moeplan.plan", "schema_version": "1.0"}', "missing required field"),
+    ],
+    ids=["missing", "broken", "newer", "older", "incomplete"],
+)
+def test_a_bad_plan_is_one_line_for_every_command(moeplan, tmp_path, command, content, message):
+    if content is not None:
+        (tmp_path / "plan.json").write_text(content)
+    done = moeplan(command, "plan.json")
+    assert done.code == 2
+    assert message in done.line
+    assert done.out == ""
+
+
+def test_run_without_torch_says_how_to_install_it(moeplan, plan_file, monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    done = moeplan("run", plan_file)
+    assert done.code == 2
+    assert "pip install 'moeplan[run]'" in done.line
+
+
+def test_run_refuses_an_unknown_device(moeplan, plan_file):
+    done = moeplan("run", plan_file, "--device", "abacus")
+    assert done.code == 2
+    assert "--device 'abacus' is not cpu or cuda" in done.line
+
+
+def test_debug_shows_where_an_error_came_from(moeplan):
+    done = moeplan("--debug", "show", "none.json")
+    assert done.code == 2
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("moeplan: none.json")
+
+
+def test_version(moeplan):
+    done = moeplan("--version")
+    assert (done.code, done.out) == (0, f"moeplan {__version__}\n")
+
+
+@pytest.mark.parametrize("command", [command.callback.__name__ for command in cli.app.registered_commands])
+def test_the_help_of_every_command_has_an_example(moeplan, command):
+    done = moeplan(command, "--help")
+    assert done.code == 0
+    assert f"Example: moeplan {command} " in done.out
