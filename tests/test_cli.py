@@ -1,4 +1,4 @@
-"""The command line: results on stdout, one line on stderr for what is wrong, exit codes, and files whole or not at all."""
+"""The command line: results on stdout, one line on stderr for what is wrong, exit codes, files whole or not at all."""
 
 import csv
 import io
@@ -11,8 +11,8 @@ from moeplan import __version__, cli
 from moeplan.plan import read_plan
 from moeplan.simulate import read_chrome
 
-CASE = "--model tiny-moe --cluster laptop --gpus 4 --seq-len 64 --global-batch 8".split()
-FAMILY = "--family piper".split()
+CASE = ["--model", "tiny-moe", "--cluster", "laptop", "--gpus", "4", "--seq-len", "64", "--global-batch", "8"]
+FAMILY = ["--family", "piper"]
 
 
 class Done:

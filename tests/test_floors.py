@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(find_spec("moeplan").origin).parent.parent
 FLOORS = (
-    ("errors", "units"),
+    ("errors", "units", "collector"),
     ("spec",),
     ("layout", "mesh", "schedule", "overlap", "trace"),
     ("program", "plan", "options"),

@@ -1,16 +1,21 @@
 """The search against every candidate, simulated: its bounds hold and its answer is the best within the stated gap."""
 
+from unittest import mock
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from moeplan import planner
+from moeplan.draft import draft
 from moeplan.errors import InfeasibleError, SpecError
-from moeplan.layout import Disaggregated, Piper
+from moeplan.layout import Colocated, Disaggregated, Piper
 from moeplan.layouts import colocated, piper
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
-from moeplan.optimize.evaluate import footprint, usable_bytes
+from moeplan.optimize.evaluate import Footprint, footprint, usable_bytes
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.optimize.search import GAP, Candidate, Search, schedule_of
+from moeplan.optimize.search import GAP, Candidate, Ledger, Search, schedule_of
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -66,6 +71,43 @@ def test_the_best_of_a_family_is_the_best_of_all_its_candidates(all_of, machine_
     assert best_s <= found.best.predictions.step_s <= best_s / (1 - GAP)
     assert max(found.best.predictions.peak_hbm_bytes) <= usable_bytes(search.case)
     assert found.simulated < len(fitting)
+
+
+class Table(Search):
+    """A search whose candidates cost what a table says: {micro-batch: (bound, step)}."""
+
+    def __init__(self, case, machine, table):
+        super().__init__(case, machine)
+        self.table, self.plan = table, draft(case, Colocated(dp=case.cluster.node.gpus), schedule="1f1b")
+
+    def drafted(self, candidate):
+        return self.plan, ()
+
+    def bounded(self, candidate):
+        return self.table[candidate.layout.micro_batch][0]
+
+    def evaluated(self, candidate):
+        self.simulated += 1
+        step_s = self.table[candidate.layout.micro_batch][1]
+        return structs.replace(self.plan, predictions=structs.replace(self.plan.predictions, step_s=step_s))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.5, 1), st.floats(0.5, 1), st.floats(0.5, 1)).map(sorted), min_size=1))
+def test_the_best_of_any_table_is_found_within_the_gap(make_case, costs):
+    """A first bound below a better one below the step: what is left aside is at most the stated gap faster."""
+    table = {number: tuple(cost[1:]) for number, cost in enumerate(costs, start=1)}
+    entries = [
+        (cost[0], Candidate(Colocated(micro_batch=number), "1f1b", RECOMPUTE[0]))
+        for number, cost in enumerate(costs, start=1)
+    ]
+    search = Table(make_case(1), None, table)
+    with mock.patch("moeplan.optimize.search.footprint", return_value=Footprint((0.0,), (0.0,))):
+        found = search.best_first("colocated", entries, Ledger())
+    best_s = min(step_s for _, step_s in table.values())
+    assert best_s <= found.best.predictions.step_s <= best_s / (1 - GAP)
+    beyond = [step_s for bound_s, step_s in table.values() if bound_s < found.best.predictions.step_s * (1 - GAP)]
+    assert found.simulated >= len(beyond)
 
 
 def test_some_of_the_candidates_do_not_fit_where_memory_is_short(make_case, machine_of):

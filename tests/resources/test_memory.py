@@ -187,13 +187,17 @@ def test_more_recomputed_is_less_kept(make_case, gpus, layout, schedule, side):
 
 
 def test_what_an_experts_piece_keeps_by_hand(make_case):
-    """Row, gate, up, product and output of each row; the norm too where the residual rides; the rows if recomputed."""
+    """Row, gate, up, product and output of each row; the norm too where the residual rides; the rows if recomputed.
+
+    A backward needs the incoming gradient, and all that is computed again.
+    """
     case = make_case(1)
     model, rows = case.model, 10.0
     piece = Piece(kind="experts", layer=0, stage=0)
     each = {"none": 2 * model.hidden + 3 * model.expert_width, "experts": model.hidden, "full": 0}
     for rule, elements in each.items():
         kept = piece_bytes(case, piece, Recompute(ffn=rule), Load(5.0, rows), riding=False)
-        assert kept.alive == 2 * rows * elements
+        again = 0 if rule == "none" else each["none"]
+        assert kept == (2 * rows * elements, 2 * rows * (model.hidden + again))
     riding = piece_bytes(case, piece, Recompute(), Load(5.0, rows), riding=True)
     assert riding.alive == 2 * rows * (each["none"] + model.hidden)
