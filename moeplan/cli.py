@@ -6,6 +6,7 @@ failed, 130 interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -77,6 +78,7 @@ def optimize(  # noqa: PLR0913
     from moeplan.spec.shipped import load_calibration
 
     _check_format(format_)
+    _check_output(output)
     case, fixed = read_case(model, cluster, seq_len, global_batch, gpus, dtype, settings or [])
     measured = load_calibration(calibration or case.cluster.calibration)
     ranking = planner.optimize(
@@ -114,6 +116,13 @@ def read_case(
     )
     inputs, fixed = split_settings(settings)
     return check_case(override(case, inputs)), fixed
+
+
+def _check_output(output: str) -> None:
+    """SpecError before the work where the plan could not be written after it."""
+    folder = Path(output).parent
+    if output != "-" and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise SpecError(f"-o {output}: {folder} is not a folder that can be written to")
 
 
 def _write_plan(plan: Plan, output: str) -> None:

@@ -20,7 +20,7 @@ from moeplan.spec.record import Record
 
 PieceKind = Literal["embedding", "attention", "experts", "dense", "join", "head"]
 EdgeKind = Literal["local", "send", "dispatch", "combine", "m2n", "n2m"]
-FAN_OUT = ("dispatch", "m2n")
+Side = Literal["attention", "ffn"]
 FAN_IN = ("combine", "n2m")
 
 
@@ -160,7 +160,7 @@ def split_evenly(items: int, parts: int) -> list[int]:
     return [items // parts + (i < items % parts) for i in range(parts)]
 
 
-def chain(model: ModelSpec, stage_of: Callable[[int, str], int]) -> list[Piece]:
+def chain(model: ModelSpec, stage_of: Callable[[int, Side], int]) -> list[Piece]:
     """The pieces of `model`; `stage_of(layer, "attention" | "ffn")` cuts them into stages.
 
     Where a stage ends in experts that give their rows back inside the position, a join sums them before they leave.
@@ -248,7 +248,7 @@ def assemble(  # noqa: PLR0913
     *,
     positions: Sequence[Position],
     stages: Sequence[tuple[int, ...]],
-    stage_of: Callable[[int, str], int],
+    stage_of: Callable[[int, Side], int],
     ep: int,
     tp: int = 1,
     etp: int = 1,
@@ -325,10 +325,15 @@ def check_positive(layout: Layout) -> None:
 
 def check(model: ModelSpec, graph: StageGraph) -> None:
     """SpecError unless the chain is whole: each layer's pieces once and in order, edges between all neighbours."""
-    expected = [(p.kind, p.layer) for p in chain(model, lambda layer, side: 0)]
-    found = [(p.kind, p.layer) for p in graph.pieces if p.kind != "join"]
-    if found != expected:
-        raise SpecError(f"layout: pieces {found[:4]}... are not the chain of {model.name}, {len(expected)} pieces")
+    layers = [p for p in graph.pieces if p.kind in ("attention", "experts", "dense")]
+    at: dict[tuple[Side, int], int] = {
+        ("attention" if p.kind == "attention" else "ffn", p.layer): p.stage for p in layers
+    }
+    sides: tuple[Side, ...] = ("attention", "ffn")
+    whole = all((side, layer) in at for side in sides for layer in range(model.num_layers))
+    expected = chain(model, lambda layer, side: at[(side, layer)]) if whole else []
+    if list(graph.pieces) != expected:
+        raise SpecError(f"layout: {len(graph.pieces)} pieces are not the chain of {model.num_layers} layers")
     stages = [p.stage for p in graph.pieces]
     if stages != sorted(stages) or set(stages) != set(range(len(graph.stages))):
         raise SpecError(f"layout: {len(graph.stages)} stages do not cut the chain in order")

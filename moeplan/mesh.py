@@ -28,6 +28,7 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
     product = layout.tp * layout.cp * layout.dp * layout.pp
     expert_mesh = layout.etp * layout.ep * layout.pp
     rules = [
+        (layout.cp == 1, f"cp {layout.cp} is not planned; cp may be 1"),
         (
             product == world,
             f"tp {layout.tp} * cp {layout.cp} * dp {layout.dp} * pp {layout.pp} = {product}, not {world}",

@@ -91,7 +91,8 @@ def _check_fixed(case: Case, fixed: Mapping[str, object]) -> None:
         if name in ("tp", "cp", "pp", "dp") and isinstance(value, int):
             product *= value
             if value < 1 or world % product:
-                raise SpecError(f"{where}: {' * '.join(str(fixed[n]) for n in fixed)} does not divide {world} GPUs")
+                factors = [f"{n} {v}" for n, v in fixed.items() if n in ("tp", "cp", "pp", "dp")]
+                raise SpecError(f"{where}: {' * '.join(factors)} does not divide {world} GPUs")
         if name in ("pp", "pairs") and isinstance(value, int) and value > case.model.num_layers:
             raise SpecError(f"{where}: {value} > {case.model.num_layers} layers")
         if name == "ep" and isinstance(value, int):

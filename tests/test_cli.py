@@ -167,7 +167,7 @@ BAD_INPUT = {
     "too many GPUs": (["--cluster", "h800-16x8", "--gpus", "136"], "136 GPUs asked for, of 128; take 1 to 128"),
     "no GPUs": (["--gpus", "0"], "0 GPUs asked for, of 8; take 1 to 8"),
     "unknown format": (["--format", "xml"], "--format 'xml' is not table, json or csv"),
-    "no such folder": (["-o", "none/plan.json"], "none/plan.json: cannot be written: No such file or directory"),
+    "no such folder": (["-o", "none/plan.json"], "none is not a folder that can be written to"),
     "a folder": (["-o", "."], "cannot be written"),
 }
 

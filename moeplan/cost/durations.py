@@ -95,10 +95,10 @@ def _compute_entries(pricing: _Pricing, full: Loads, last: Loads) -> list[Durati
     entries = []
     for (kind, moe, position), pieces in alike.items():
         for direction in ("F", "B"):
-            inside = _tensor_parallel(pricing, kind, position, full[position])
+            inside = _twice(lambda at: _tensor_parallel(pricing, kind, position, at[position]), full, last)  # noqa: B023
             costs = _twice(lambda at: _piece(pricing, kind, moe, at[position], direction), full, last)  # noqa: B023
-            first, last_one = (Cost(c.seconds + inside.seconds, c.source) for c in costs)
-            entries.append(_entry(direction, direction, pieces, first, last_one, inside.seconds))
+            first, last_one = (Cost(a.seconds + b.seconds, a.source) for a, b in zip(costs, inside, strict=True))
+            entries.append(_entry(direction, direction, pieces, first, last_one, inside[0].seconds))
     return entries
 
 

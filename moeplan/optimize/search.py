@@ -77,7 +77,6 @@ class Search:
         self.drafts: dict[tuple[object, ...], tuple[Plan, Steps]] = {}
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
-        self.simulated = 0
 
     def meshes(self, family: str, layouts: Iterable[Colocated]) -> Found:
         """The best mesh of `layouts`."""
@@ -111,11 +110,12 @@ class Search:
         queue = [(bound_s, key_of(c), 0, c) for bound_s, c in entries]
         heapify(queue)
         best: Plan | None = None
-        before = self.simulated
+        simulated = 0
         while queue and (best is None or queue[0][0] < best.predictions.step_s * (1 - GAP)):
             bound_s, key, level, candidate = heappop(queue)
             if level:
                 plan = self.evaluated(candidate)
+                simulated += 1
                 if best is None or plan.predictions.step_s < best.predictions.step_s:
                     best = plan
                 continue
@@ -126,7 +126,7 @@ class Search:
             ledger.add("activations exceed the usable HBM", candidate.layout, short)
         for _, _, _, candidate in queue:
             ledger.add("lower bound above the best step", candidate.layout)
-        return Found(family, best, ledger.nearest, ledger.entries(), self.simulated - before)
+        return Found(family, best, ledger.nearest, ledger.entries(), simulated)
 
     def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
         """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
@@ -151,7 +151,6 @@ class Search:
         if key not in self.plans:
             with collector.paused():
                 self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
-            self.simulated += 1
         return structs.replace(self.plans[key], layout=candidate.layout)
 
 
