@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from moeplan.layout import Batch, Colocated, Layout, Recompute, StageGraph, batch
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
@@ -23,18 +26,36 @@ def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:
     return Shape(len(graph.positions), len(graph.stages), microbatches, depth=depth)
 
 
+class Written(NamedTuple):
+    """An order and its text."""
+
+    steps: Steps
+    text: ScheduleText
+
+
+def written(schedule: str, shape: Shape) -> Written:
+    """The order that `schedule` makes for `shape`."""
+    steps = make(schedule, shape)
+    return Written(steps, ScheduleText(name=schedule, positions=tuple(to_text(row) for row in steps)))
+
+
 def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None) -> Plan:
     """A plan of `layout` without predictions: every number that a cost model would give is zero."""
     return draft_with_steps(case, layout, schedule=schedule, recompute=recompute)[0]
 
 
 def draft_with_steps(
-    case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None
+    case: Case,
+    layout: Layout,
+    *,
+    schedule: str,
+    recompute: Recompute | None = None,
+    order: Callable[[str, Shape], Written] = written,
 ) -> tuple[Plan, Steps]:
-    """As `draft`, with the steps that its schedule text says."""
+    """As `draft`, with the steps that its schedule text says; `order` may remember what it has written before."""
     graph = stages(case, layout)
     batches = dealt(case, layout, graph)
-    rows = make(schedule, shape_of(layout, graph, batches.microbatches))
+    steps, text = order(schedule, shape_of(layout, graph, batches.microbatches))
     nothing = Predictions(
         step_s=0.0,
         tokens_per_s=0.0,
@@ -55,11 +76,11 @@ def draft_with_steps(
         graph=graph,
         placement=place(case.cluster, sum(len(group) for position in graph.positions for group in position.ranks)),
         batch=batches,
-        schedule=ScheduleText(name=schedule, positions=tuple(to_text(row) for row in rows)),
+        schedule=text,
         overlap=plain.make(),
         recompute=recompute or Recompute(),
         durations=empty,
         predictions=nothing,
         solver=Solver(status="given"),
     )
-    return plan, rows
+    return plan, steps

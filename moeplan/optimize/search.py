@@ -7,6 +7,7 @@ family, the rest cannot win. A layout that two families hold is evaluated once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,13 +16,13 @@ from msgspec import structs
 
 from moeplan import collector
 from moeplan.cost.durations import Machine, predict
-from moeplan.draft import draft_with_steps
+from moeplan.draft import draft_with_steps, written
 from moeplan.layout import Colocated, Layout, Recompute
 from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.plan import Plan
+from moeplan.plan import Duration, Plan
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
@@ -74,6 +75,9 @@ class Search:
     def __init__(self, case: Case, machine: Machine, fixed: Mapping[str, object] = MappingProxyType({})) -> None:
         self.case, self.machine, self.fixed = case, machine, fixed
         self.screen = Screen(case, machine)
+        self.order = cache(written)
+        self.durations: dict[tuple[object, ...], tuple[Duration, ...]] = {}
+        """By layout: they depend on neither schedule nor recompute."""
         self.drafts: dict[tuple[object, ...], tuple[Plan, Steps]] = {}
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
@@ -132,7 +136,9 @@ class Search:
         """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
         key = (degrees(candidate.layout), type(candidate.layout), candidate.schedule)
         if key not in self.drafts:
-            self.drafts[key] = draft_with_steps(self.case, candidate.layout, schedule=candidate.schedule)
+            self.drafts[key] = draft_with_steps(
+                self.case, candidate.layout, schedule=candidate.schedule, order=self.order
+            )
         plan, steps = self.drafts[key]
         return structs.replace(plan, recompute=candidate.recompute), steps
 
@@ -141,7 +147,10 @@ class Search:
         key = key_of(candidate)
         if key not in self.bounds:
             plan, steps = self.drafted(candidate)
-            plan = structs.replace(plan, durations=predict(self.case, plan.graph, plan.batch, self.machine))
+            like = (degrees(candidate.layout), type(candidate.layout))
+            if like not in self.durations:
+                self.durations[like] = predict(self.case, plan.graph, plan.batch, self.machine)
+            plan = structs.replace(plan, durations=self.durations[like])
             self.bounds[key] = (step_bound_s(plan, steps, plan.durations), plan)
         return self.bounds[key][0]
 
