@@ -65,7 +65,7 @@ def test_optimize_ranks_every_family_and_writes_the_plan_of_the_first(moeplan, t
     assert plan.predictions.step_s == ranking[0]["step_s"]
     assert plan.provenance.software == f"moeplan {__version__}"
     assert [file.name for file in tmp_path.iterdir()] == ["best.json"]
-    assert any("pruned: lower bound above the best step" in note for note in told["notes"])
+    assert any("pruned: no bound more than 3% below the best step" in note for note in told["notes"])
     assert any(note.startswith("why: ") for note in told["notes"])
     assert "wrote best.json" in done.err
 

@@ -129,7 +129,7 @@ class Search:
                 continue
             ledger.add("activations exceed the usable HBM", candidate.layout, short)
         for _, _, _, candidate in queue:
-            ledger.add("lower bound above the best step", candidate.layout)
+            ledger.add(f"no bound more than {GAP:.0%} below the best step", candidate.layout)
         return Found(family, best, ledger.nearest, ledger.entries(), simulated)
 
     def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
