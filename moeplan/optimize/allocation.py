@@ -21,13 +21,12 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from moeplan.errors import InfeasibleError, SolverError
+from moeplan.optimize.milp import Row, Solution, Solver, Terms
 from moeplan.optimize.relaxation import Relaxed, rounded
 from moeplan.options import (
     Budgets,
@@ -42,13 +41,8 @@ from moeplan.options import (
     step_seconds,
 )
 
-if TYPE_CHECKING:
-    import highspy
-
 Columns = Mapping[str, Mapping[str, Any]]
 """For "attention", "ffn", "nics": the options by the name of their binary column."""
-Terms = Mapping[str, float]
-"""Column name to coefficient or value."""
 _TAU = {"tau": 1.0}
 _SIDES = ("attention", "ffn")
 _SAME = 1e-9
@@ -59,32 +53,6 @@ _SHORT = {
     "attention_memory": "attention HBM short by {:.1f} GiB per GPU (budget {:.1f} GiB)",
     "ffn_memory": "FFN HBM short by {:.1f} GiB per GPU (budget {:.1f} GiB)",
 }
-_HIGHS: Mapping[str, str | float] = {
-    "threads": 1,
-    "presolve": "off",  # it takes most of the time where there are thousands of NIC pairs
-    "mip_rel_gap": 0.0,
-    "mip_abs_gap": 0.0,
-    "mip_feasibility_tolerance": 1e-10,
-    "primal_feasibility_tolerance": 1e-10,
-}
-_STATUS = {"kOptimal": "optimal", "kSolutionLimit": "node limit", "kTimeLimit": "time limit"}
-
-
-class Row(NamedTuple):
-    """One named constraint: terms <= bound, or terms = bound."""
-
-    name: str
-    terms: Terms
-    bound: float = 0.0
-    sense: str = "<="
-
-
-class Solution(NamedTuple):
-    """Values of all columns, why the solver stopped, and a bound that no solution goes below."""
-
-    values: Terms
-    status: str
-    bound: float
 
 
 def solve(
@@ -103,7 +71,7 @@ def solve(
     """
     check_reach(table)
     unit, options = least_seconds(table), columns(table)
-    solver = _Solver(rows(table, budgets), time_limit_s, node_limit)
+    solver = Solver(rows(table, budgets), time_limit_s, node_limit)
     if start and (seed := rounded(start, table, budgets)):
         tau = step_seconds(table, *seed) / unit
         solver.start_at(_values(options, seed) | {"tau": tau})
@@ -173,7 +141,7 @@ def _side_rows(side: str, options: Columns, table: OptionTable, budgets: Budgets
         yield Row(f"{side}_nic_reach", _sum(pairs, nics) | _sum(mine, lambda o: -o.nics))
 
 
-def _break_ties(solver: _Solver, options: Columns, found: Solution) -> Solution:
+def _break_ties(solver: Solver, options: Columns, found: Solution) -> Solution:
     """Minimise each goal in turn, holding the earlier ones; the status is the first that is not "optimal"."""
     status = found.status
     for name, goal in _goals(options).items():
@@ -209,7 +177,7 @@ def _shortfall(table: OptionTable, budgets: Budgets) -> str:
         row._replace(terms={**row.terms, f"short_{row.name}": -1.0}) if row.name in given else row
         for row in rows(table, budgets)
     ]
-    found = _Solver(model).minimise({f"short_{name}": 1 / max(1.0, amount) for name, amount in given.items()})
+    found = Solver(model).minimise({f"short_{name}": 1 / max(1.0, amount) for name, amount in given.items()})
     attention, ffn, pair = _taken(columns(table), found.values)
     needed = (attention.gpus + ffn.gpus, pair.attention + pair.ffn if pair else 0)
     short: list[float] = [max(0, need - has) for need, has in zip(needed, (budgets.gpus, budgets.nics), strict=True)]
@@ -239,70 +207,3 @@ def _name(group: str, number: int, text: str) -> str:
 
 def _sum(options: Mapping[str, Any], weight: Callable[[Any], float]) -> dict[str, float]:
     return {name: float(value) for name, option in options.items() if (value := weight(option))}
-
-
-def _quiet_highs() -> highspy.Highs:
-    """HiGHS without the banner that it prints where callbacks are switched on; none are used here."""
-    import highspy
-
-    class Quiet(highspy.Highs):
-        def enableCallbacks(self) -> None:  # noqa: N802
-            self.silent()
-
-    return Quiet()  # type: ignore[no-untyped-call]
-
-
-class _Solver:
-    """HiGHS on one thread; columns are binary but for tau and the slacks."""
-
-    def __init__(self, model: Sequence[Row], time_limit_s: float = 10.0, node_limit: int = 10_000) -> None:
-        import highspy
-
-        names = dict.fromkeys(name for row in model for name in row.terms)
-        self._index = {name: i for i, name in enumerate(names)}
-        self._start: Terms = {}
-        self._highs = highs = _quiet_highs()
-        highs.resetGlobalScheduler(True)
-        for option, value in {**_HIGHS, "time_limit": time_limit_s, "mip_max_nodes": node_limit}.items():
-            highs.setOptionValue(option, value)
-        for name, i in self._index.items():
-            whole = name != "tau" and not name.startswith("short_")
-            highs.addVar(0.0, 1.0 if whole else highspy.kHighsInf)
-            highs.passColName(i, name)
-            if whole:
-                highs.changeColIntegrality(i, highspy.HighsVarType.kInteger)
-        for row in model:
-            self.add(row)
-
-    def add(self, row: Row) -> None:
-        """Append a row over known columns."""
-        index = np.array([self._index[name] for name in row.terms], dtype=np.int32)
-        lower = row.bound if row.sense == "=" else -math.inf
-        self._highs.addRow(lower, row.bound, len(index), index, np.array(list(row.terms.values()), dtype=float))
-        self._highs.passRowName(self._highs.getNumRow() - 1, row.name)
-
-    def start_at(self, values: Terms) -> None:
-        """Give a first solution, which is also the answer where a limit comes before any other."""
-        import highspy
-
-        self._start = {name: values.get(name, 0.0) for name in self._index}
-        solution = highspy.HighsSolution()
-        solution.col_value = list(self._start.values())
-        self._highs.setSolution(solution)
-
-    def minimise(self, goal: Terms) -> Solution:
-        """The best solution; InfeasibleError where there is none, SolverError where none was found."""
-        import highspy
-
-        highs = self._highs
-        for name, i in self._index.items():
-            highs.changeColCost(i, goal.get(name, 0.0))
-        highs.run()
-        stop, info = highs.getModelStatus(), highs.getInfo()
-        if stop.name in ("kInfeasible", "kUnboundedOrInfeasible"):
-            raise InfeasibleError("no values of the columns satisfy all rows")
-        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        if stop.name not in _STATUS or not (found or self._start):
-            raise SolverError(f"allocation: the solver stopped with {highs.modelStatusToString(stop)!r}")
-        values = dict(zip(self._index, highs.getSolution().col_value, strict=True)) if found else self._start
-        return Solution(values, _STATUS[stop.name], info.mip_dual_bound)
