@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
 
 from moeplan.cost.durations import Machine
-from moeplan.errors import InfeasibleError, SpecError
+from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
 from moeplan.optimize.disaggregate import search_disaggregated
@@ -113,9 +114,30 @@ def _side_by_side(
         progress(family)
     if not (meshes and others):
         return [_search(case, machine, fixed, wanted)]
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        beside = pool.submit(_search, case, machine, dict(fixed), others)
-        return [_search(case, machine, fixed, meshes), beside.result()]
+    fork = get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    beside = fork.Process(target=_search_beside, args=(sender, case, machine, fixed, others), daemon=True)
+    beside.start()
+    sender.close()
+    found = _search(case, machine, fixed, meshes)
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        raise SolverError(f"the search of {others[0]} layouts ended without an answer") from None
+    if isinstance(answer, MoeplanError):
+        raise answer
+    return [found, answer]
+
+
+def _search_beside(
+    answer: Connection, case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]
+) -> None:
+    """As `_search`, in a child: what it finds, or the error it ends with, goes to the parent, who hears interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        answer.send(_search(case, machine, fixed, families))
+    except MoeplanError as error:
+        answer.send(error)
 
 
 def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]) -> list[Found]:
