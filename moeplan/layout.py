@@ -192,7 +192,8 @@ def join_edges(pieces: Sequence[Piece], stages: Sequence[tuple[int, ...]], *, de
             fan_out = Edge(kind="m2n", algorithm="deduplicated" if once else "p2p")
             edges.append(Edge(kind="dispatch", algorithm="flat") if same else fan_out)
         elif piece.kind == "experts" or (piece.kind == "dense" and rode):
-            edges.append(Edge(kind="combine", algorithm="flat") if same else Edge(kind="n2m", algorithm="p2p"))
+            back = Edge(kind="n2m", algorithm=edges[-1].algorithm)
+            edges.append(Edge(kind="combine", algorithm="flat") if same else back)
         else:
             edges.append(Edge(kind="local") if same else Edge(kind="send", algorithm="p2p"))
     return edges

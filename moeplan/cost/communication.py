@@ -47,13 +47,16 @@ def many_to_many(
     targets: Groups,
     bytes_per_source: float,
     deduplicated: int | None = None,
+    whole_bytes: float = 0.0,
 ) -> Cost:
     """Seconds until every rank of `sources[i]` has spread `bytes_per_source` evenly over the ranks of `targets[i]`.
+
+    `whole_bytes` per source go the same way and are never shrunk by deduplication.
 
     With `deduplicated` = k, the copies of a token for one node cross the network once and are fanned out inside the
     node by an all-to-all of its target ranks; the two phases follow each other. A node with the share p of the targets
     then receives (1 - (1 - p)^k) / (k p) of the bytes: the chance that one of k uniform choices falls on it. With n
-    equal nodes that is n (1 - (1 - 1/n)^k) / k (DisagMoE, arXiv 2605.11005, sends all k copies; own derivation).
+    equal nodes that is n (1 - (1 - 1/n)^k) / k (own derivation; DisagMoE, arXiv 2605.11005, sends all k copies).
     Transfers inside a node carry all copies. The way back, summed in the node before it is sent, costs the same:
     call it with the dispatch's sources and targets.
 
@@ -65,10 +68,11 @@ def many_to_many(
         raise SpecError(f"many_to_many: {len(sources)} groups of sources for {len(targets)} of targets; one for each")
     if deduplicated is not None and deduplicated < 1:
         raise SpecError(f"many_to_many: deduplicated is {deduplicated}; the number of copies per token is 1 or more")
-    transfers = _every_pair(sources, targets, bytes_per_source)
+    transfers = _every_pair(sources, targets, bytes_per_source + whole_bytes)
     if deduplicated is None:
         return _seconds(fabric, calibration, transfers)
-    parts = [_copies(fabric, s, t, bytes_per_source, deduplicated) for s, t in zip(sources, targets, strict=True)]
+    sizes = (bytes_per_source, whole_bytes)
+    parts = [_copies(fabric, s, t, sizes, deduplicated) for s, t in zip(sources, targets, strict=True)]
     phases = [_seconds(fabric, calibration, _joined(phase)) for phase in zip(*parts, strict=True)]
     return _one_after_another(phases)
 
@@ -143,20 +147,20 @@ def _every_pair(sources: Groups, targets: Groups, bytes_per_source: float) -> _T
 
 
 def _copies(
-    fabric: Fabric, sources: Sequence[int], targets: Sequence[int], bytes_per_source: float, k: int
+    fabric: Fabric, sources: Sequence[int], targets: Sequence[int], sizes: tuple[float, float], k: int
 ) -> tuple[_Transfers, _Transfers]:
     """The two phases of one deduplicated group: once per node over the network, then all copies inside the node."""
     source, target = _pairs(sources, targets)
-    share = bytes_per_source / len(targets)
+    share, whole = (size / len(targets) for size in sizes)
     home = fabric.node_of(targets)
     p = (home[:, None] == home).mean(axis=1)  # of each target: its node's share of the targets
     once = np.tile((1 - (1 - p) ** k) / (k * p), len(sources))
     leaves = fabric.node_of(source) != fabric.node_of(target)
-    arrived = np.bincount(np.flatnonzero(leaves) % len(targets), minlength=len(targets)) * share
+    arrived = np.bincount(np.flatnonzero(leaves) % len(targets), minlength=len(targets)) * (share + whole)
     a, b = np.nonzero(home[:, None] == home)
     ranks = np.asarray(targets, np.intp)
     fan_out = _transfers(ranks[a], ranks[b], arrived[a] / (p[a] * len(targets)))
-    return _transfers(source, target, share * np.where(leaves, once, 1.0)), fan_out
+    return _transfers(source, target, share * np.where(leaves, once, 1.0) + whole), fan_out
 
 
 def _ring(fabric: Fabric, groups: Groups, buffer_bytes: float, passes: int) -> tuple[_Transfers, int]:

@@ -16,7 +16,7 @@ from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
 from moeplan.program import Program, text_of
 from moeplan.resources.memory import replica_parameters
-from moeplan.resources.traffic import edge_bytes
+from moeplan.resources.traffic import edge_bytes, residual_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
@@ -152,9 +152,12 @@ def _edge(pricing: _Pricing, edge: int, direction: str, at: Loads) -> Cost:
         pairs = [pair for a, b in zip(*ranks, strict=True) for pair in zip(a, b, strict=True)]
         return network.point_to_point(*machine, pairs, size)
     if algorithm == "deduplicated":
-        forward_bytes = edge_bytes(case.model, graph, edge, direction, at[ends[0]], dtype=case.workload.dtype)
-        there = [graph.positions[p].ranks for p in ends]
-        return network.many_to_many(*machine, there[0], there[1], forward_bytes, case.model.top_k)
+        attention, ffn = ends if kind == "m2n" else ends[::-1]
+        load, dtype = at[attention], case.workload.dtype
+        carried = residual_bytes(case.model, graph, edge, load, dtype=dtype) if kind == "m2n" else 0.0
+        rows = edge_bytes(case.model, graph, edge, direction, load, dtype=dtype) - carried
+        sides = graph.positions[attention].ranks, graph.positions[ffn].ranks
+        return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried)
     return network.many_to_many(*machine, ranks[0], ranks[1], size)
 
 
@@ -172,12 +175,13 @@ def _expert_groups(graph: StageGraph, position: int) -> list[tuple[int, ...]]:
 def _sync_entries(pricing: _Pricing) -> list[Duration]:
     case, graph, machine = pricing
     memory, gpu = case.memory, case.cluster.gpu
+    moved = 2 * memory.optimizer_bytes + gradient_bytes(memory) + memory.weight_bytes
     entries, state_bytes = [], [0.0] * len(graph.positions)
     for number, replica in enumerate(graph.replicas):
         held = [replica_parameters(case.model, graph, replica, p) for p in replica.positions]
         for position, parameters in zip(replica.positions, held, strict=True):
             shards = len(replica.groups[0]) if replica.sharded else 1
-            state_bytes[position] += parameters / shards * (2 * memory.optimizer_bytes + 3 * memory.weight_bytes)
+            state_bytes[position] += parameters / shards * moved
         gradients, weights = max(held) * gradient_bytes(memory), max(held) * memory.weight_bytes
         if replica.sharded:
             scatter = network.reduce_scatter(*machine, replica.groups, gradients)

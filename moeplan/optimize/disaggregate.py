@@ -159,7 +159,8 @@ def first_guess(case: Case, machine: Machine, dp: int) -> Relaxed:
 def balanced(case: Case, machine: Machine, layout: Disaggregated, recompute: Recompute) -> Relaxed:
     """The continuous allocation with the efficiencies and the recompute rule of `layout`, memory ignored.
 
-    A lower bound on the step of every split of these GPUs: all layers and the head, spread evenly over each side.
+    A lower bound on the step of every split of these GPUs whose FFN groups have as many ranks: all layers and the head
+    are spread evenly over each side, and only those rows cross NICs that cannot stay inside a node.
     """
     both = Sides(case, machine)
     frame = Frame(1, layout.dp, layout.micro_batch)
@@ -167,11 +168,11 @@ def balanced(case: Case, machine: Machine, layout: Disaggregated, recompute: Rec
     attention = both.attention_s(frame, sizes.attention, recompute.attention) * sizes.attention
     ffn = both.ffn_s(sizes, recompute.ffn) * sizes.ffn
     node = case.cluster.node
-    crossing = case.cluster.nodes > 1
+    stay = min(1.0, (node.gpus - 1) / sizes.ffn)
     return relax(
         attention * layout.dp,
         ffn * layout.dp,
-        both.volume_bytes(frame, deduplicate=layout.deduplicate) * layout.dp if crossing else 0.0,
+        both.volume_bytes(frame, sizes.ffn, deduplicate=layout.deduplicate) * (1 - stay) * layout.dp,
         node.nic_bytes_per_s * machine.calibration.network.efficiency,
         Budgets(num_ranks(case.cluster), node.nics * case.cluster.nodes, usable_bytes(case)),
     )

@@ -68,7 +68,8 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
     flop = model_flop_per_token(case.model, case.workload.seq_len) * tokens
     peak = peak_flop_per_s(case.cluster.gpu, case.workload.dtype)
     bytes_ = footprint(plan, steps)
-    busiest = max(use.positions, key=lambda p: p.compute_ns + p.exposed_ns)
+    inside_s = _inside(plan.durations, program, plan)
+    busiest = max(range(len(inside_s)), key=lambda p: use.positions[p].compute_ns + use.positions[p].exposed_ns)
     return Predictions(
         step_s=step_s,
         tokens_per_s=tokens / step_s,
@@ -77,17 +78,15 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
         model_flop=flop,
         peak_hbm_bytes=bytes_.peak,
         static_hbm_bytes=bytes_.static,
-        exposed_communication_s=busiest.exposed_ns / 1e9 + _inside(plan.durations, program, plan),
-        bubble=busiest.bubble_ns / use.step_ns,
+        exposed_communication_s=use.positions[busiest].exposed_ns / 1e9 + inside_s[busiest],
+        bubble=use.positions[busiest].bubble_ns / use.step_ns,
     )
 
 
-def _inside(durations: tuple[Duration, ...], program: Program, plan: Plan) -> float:
-    """Seconds of communication inside pieces (tensor parallelism) at the position that has most of it."""
+def _inside(durations: tuple[Duration, ...], program: Program, plan: Plan) -> list[float]:
+    """Seconds of communication inside pieces (tensor parallelism) at each position."""
     inside = {(d.kind, d.phase, piece): d.communication_s for d in durations for piece in d.pieces if d.communication_s}
-    if not inside:
-        return 0.0
     total = [0.0] * len(plan.graph.positions)
-    for op in program.ops:
+    for op in program.ops if inside else ():
         total[op.position] += inside.get((op.kind, "F" if op.phase == "R" else op.phase, op.piece), 0.0)
-    return max(total)
+    return total

@@ -88,7 +88,7 @@ class Screen:
         load = Load(tokens, tokens * case.model.top_k / tp, tp)
         last = case.model.num_layers - 1
         pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
-        return sum(piece_bytes(case, piece, recompute, load, riding=False).alive for piece in pieces)
+        return sum(piece_bytes(case, piece, recompute, load).alive for piece in pieces)
 
     def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute) -> float:
         """Compute seconds of one MoE layer and micro-batch, recomputation included."""

@@ -18,12 +18,12 @@ from moeplan.optimize.evaluate import usable_bytes
 from moeplan.options import NicOption, OptionTable, SideOption
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import piece_bytes
-from moeplan.resources.traffic import ROUTE_BYTES
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.schedule import Shape
 from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import is_dense
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -48,35 +48,44 @@ class Sides:
         return -(-self.case.workload.global_batch // (frame.micro_batch * attention * frame.dp))
 
     def attention_s(self, frame: Frame, attention: int, again: str) -> float:
-        """Compute seconds per step of the attention group with most layers."""
-        tokens = frame.micro_batch * self.case.workload.seq_len
-        return (
-            self._full(frame, attention) * self._layers(frame) * self.piece_s("attention", tokens, 1, again != "none")
-        )
+        """Compute seconds per step of the first attention group, which has most layers."""
+        dense, moe = self.layers(frame, 0)
+        sequences = min(frame.micro_batch, -(-self.case.workload.global_batch // (attention * frame.dp)))
+        tokens = sequences * self.case.workload.seq_len
+        plain, routed = (self.piece_s("attention", tokens, 1, again != "none", kind) for kind in (False, True))
+        return self._full(frame, attention) * (dense * plain + moe * routed)
 
     def ffn_s(self, sizes: Sizes, again: str) -> float:
-        """Compute seconds per step of the slowest FFN group: one with most layers, or the last one, with the head."""
-        frame, layers = sizes.frame, self.case.model.num_layers
-        tokens = frame.micro_batch * self.case.workload.seq_len * sizes.attention
-        once = self.piece_s("experts", tokens, sizes.ffn, again != "none")
-        last = -(-(layers - (layers - 1) % frame.pairs) // frame.pairs)
-        with_head = last * once + self.piece_s("head", tokens, sizes.ffn, False)
-        return self._full(frame, sizes.attention) * max(self._layers(frame) * once, with_head)
+        """Compute seconds per step of the slower of two FFN groups: the first, with most layers, and the head's."""
+        frame = sizes.frame
+        last = (self.case.model.num_layers - 1) % frame.pairs
+        sequences = min(frame.micro_batch * sizes.attention, -(-self.case.workload.global_batch // frame.dp))
+        tokens = sequences * self.case.workload.seq_len
+        dense_s, moe_s = (self.piece_s(kind, tokens, sizes.ffn, again != "none") for kind in ("dense", "experts"))
+        first, with_head = (
+            dense * dense_s + moe * moe_s for dense, moe in (self.layers(frame, 0), self.layers(frame, last))
+        )
+        with_head += self.piece_s("head", tokens, sizes.ffn, False)
+        return self._full(frame, sizes.attention) * max(first, with_head)
+
+    def layers(self, frame: Frame, group: int) -> tuple[int, int]:
+        """Dense and MoE layers of a group."""
+        mine = range(group, self.case.model.num_layers, frame.pairs)
+        dense = sum(is_dense(self.case.model, layer) for layer in mine)
+        return dense, len(mine) - dense
 
     def _full(self, frame: Frame, attention: int) -> int:
-        """Micro-batches that are full: the last one may be short."""
+        """Micro-batches that are full, or one: the last one may be short."""
         return max(1, self.case.workload.global_batch // (frame.micro_batch * attention * frame.dp))
 
-    def _layers(self, frame: Frame) -> int:
-        return -(-self.case.model.num_layers // frame.pairs)
-
-    def _piece_s(self, kind: str, tokens: int, ranks: int, again: bool) -> float:
+    def _piece_s(self, kind: str, tokens: int, ranks: int, again: bool, moe: bool = True) -> float:
         """Seconds of F and B of one piece for `tokens` spread over `ranks`, and of F once more if computed again."""
         case, model = self.case, self.case.model
         load = Load(tokens / ranks, tokens * model.top_k / ranks, local_experts=model.experts / ranks)
-        work = forward(model, kind, load, seq_len=case.workload.seq_len, dtype=case.workload.dtype)
+        dtype = case.workload.dtype
+        work = forward(model, kind, load, seq_len=case.workload.seq_len, dtype=dtype, moe=moe)
         parts = [work, backward(work), *([work] if again else [])]
-        return sum(seconds(w, case.cluster.gpu, self.machine.calibration, case.workload.dtype).seconds for w in parts)
+        return sum(seconds(w, case.cluster.gpu, self.machine.calibration, dtype).seconds for w in parts)
 
     def _live(self, pairs: int, microbatches: int, depth: int) -> tuple[int, int]:
         """Most chunks alive at the first attention and the first FFN group, from the schedule itself.
@@ -90,37 +99,53 @@ class Sides:
         return int(counts[0]), int(counts[1])
 
     def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str, depth: int = 1) -> float:
-        """Peak HBM bytes of a rank of the first group of `side`: static, live chunks and what a backward needs."""
+        """Peak HBM bytes of a rank of the first group of `side`: static, live chunks and what a backward needs.
+
+        Where the group has dense and MoE layers, every chunk counts as the one that keeps less.
+        """
         case, model, frame = self.case, self.case.model, sizes.frame
         live = self.live(frame.pairs, self.microbatches(frame, sizes.attention), depth)[side == "ffn"]
-        tokens = frame.micro_batch * case.workload.seq_len
-        routed = tokens * sizes.attention / sizes.ffn
+        sequences = min(frame.micro_batch, -(-case.workload.global_batch // (sizes.attention * frame.dp)))
+        tokens = sequences * case.workload.seq_len
+        routed = min(tokens * sizes.attention, case.workload.global_batch * case.workload.seq_len) / sizes.ffn
         load = Load(tokens, 0.0) if side == "attention" else Load(routed, routed * model.top_k)
-        kind = "attention" if side == "attention" else "experts"
-        piece = Piece(kind=kind, layer=model.num_layers - 1, stage=0)  # type: ignore[arg-type]
-        kept = piece_bytes(case, piece, recompute, load, riding=True)
-        return self.static_bytes(sizes, side) + live * kept.alive + kept.transient
+        kept = []
+        for layer in {0, min(frame.pairs * -(-model.dense_layers // frame.pairs), model.num_layers - 1)}:
+            ffn = "dense" if is_dense(model, layer) else "experts"
+            piece = Piece(kind="attention" if side == "attention" else ffn, layer=layer, stage=0)  # type: ignore[arg-type]
+            kept.append(piece_bytes(case, piece, recompute, load))
+        alive, transient = min(part.alive for part in kept), min(part.transient for part in kept)
+        return self.static_bytes(sizes, side) + live * alive + transient
 
     def static_bytes(self, sizes: Sizes, side: str) -> float:
-        """Bytes of weights, gradients and optimizer state of a rank of the first group of `side`."""
+        """Bytes of weights, gradients and optimizer state of a rank of the first group of `side`; norms left out."""
         model, memory, frame = self.case.model, self.case.memory, sizes.frame
         fixed = memory.weight_bytes + gradient_bytes(memory)
-        if side == "ffn":
-            parameters = count.expert_parameters(model) * model.experts / sizes.ffn
-            shards = memory.optimizer_shards or frame.dp
-            return self._layers(frame) * parameters * (fixed + memory.optimizer_bytes / shards)
-        parameters = count.attention_parameters(model) + count.router_parameters(model) + count.shared_parameters(model)
-        shards = memory.optimizer_shards or sizes.attention * frame.dp
-        embedding = count.embedding_parameters(model)
-        return (self._layers(frame) * parameters + embedding) * (fixed + memory.optimizer_bytes / shards)
+        dense, moe = self.layers(frame, 0)
 
-    def volume_bytes(self, frame: Frame, *, deduplicate: bool) -> float:
-        """Bytes that leave the attention side of one copy per step: routed rows, and gradients of what came back."""
-        model, workload = self.case.model, self.case.workload
-        row = model.hidden * ELEMENT_BYTES[workload.dtype]
-        out = model.top_k * (row + ROUTE_BYTES) * (0.5 if deduplicate else 1.0)
+        def each(replicas: int) -> float:
+            return fixed + memory.optimizer_bytes / (memory.optimizer_shards or replicas)
+
+        if side == "ffn":
+            experts = count.expert_parameters(model) * model.experts / sizes.ffn
+            return moe * experts * each(frame.dp) + dense * count.dense_parameters(model) * each(sizes.ffn * frame.dp)
+        routing = count.router_parameters(model) + count.shared_parameters(model)
+        parameters = (dense + moe) * count.attention_parameters(model) + moe * routing
+        return (parameters + count.embedding_parameters(model)) * each(sizes.attention * frame.dp)
+
+    def volume_bytes(self, frame: Frame, ffn: int, *, deduplicate: bool) -> float:
+        """Bytes that leave the attention side of one copy per step for other nodes.
+
+        Routed rows forward, and the gradients of what came back; nothing where a copy fits into one node. With
+        deduplication a row crosses once per node: of n nodes, n (1 - (1 - 1 / n)^k) / k of the copies.
+        """
+        model, workload, gpus = self.case.model, self.case.workload, self.case.cluster.node.gpus
+        if num_ranks(self.case.cluster) // frame.dp <= gpus:
+            return 0.0
+        row, k, nodes = model.hidden * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
+        once = nodes * (1 - (1 - 1 / nodes) ** k) / k if deduplicate else 1.0
         tokens = workload.global_batch * workload.seq_len / frame.dp
-        return tokens * model.num_layers * (out + model.top_k * row)
+        return tokens * (model.num_layers - model.dense_layers) * k * row * 2 * once
 
     def table(self, frame: Frame, *, deduplicate: bool) -> OptionTable:
         """All that the allocation of `frame` may choose from.
@@ -156,7 +181,11 @@ class Sides:
         nics = [NicOption(a, f) for a, f in reach if a and f and a + f <= total] if case.cluster.nodes > 1 else []
         reached = node.nic_bytes_per_s * self.machine.calibration.network.efficiency
         return OptionTable(
-            tuple(attention), tuple(ffn), tuple(nics), self.volume_bytes(frame, deduplicate=deduplicate), reached
+            tuple(attention),
+            tuple(ffn),
+            tuple(nics),
+            self.volume_bytes(frame, max(ffn_sizes), deduplicate=deduplicate),
+            reached,
         )
 
     def bound_s(self, layout: Disaggregated, recompute: Recompute) -> float:

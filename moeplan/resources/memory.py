@@ -8,11 +8,12 @@ communicators and kernel workspaces, for which `memory.usable` keeps a share of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from moeplan.layout import Piece, Recompute, Replica, StageGraph, experts_of, pieces_of, rides
+from moeplan.layout import Piece, Recompute, Replica, StageGraph, experts_of, pieces_of
 from moeplan.program import keeps
 from moeplan.resources import parameters as count
 from moeplan.resources.traffic import edge_bytes
@@ -97,44 +98,49 @@ class Kept(NamedTuple):
     """More while the backward runs: what is recomputed, and the incoming gradient."""
 
 
-def piece_bytes(case: Case, piece: Piece, recompute: Recompute, load: Load, *, riding: bool) -> Kept:
-    """What `piece` keeps for its backward, and what its backward needs beside; `riding` as `layout.rides`.
+def piece_bytes(case: Case, piece: Piece, recompute: Recompute, load: Load) -> Kept:
+    """What `piece` keeps for its backward, and what its backward needs beside.
 
     A piece that is recomputed keeps its input, or nothing.
     """
     model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
-    everything = size * _activation_elements(model, piece, load, riding=riding)
+    everything = size * _activation_elements(case, piece, load)
     kept = keeps(piece, recompute)
     gradient = size * model.hidden * (load.rows if piece.kind == "experts" else load.tokens / load.tp)
+    if piece.kind == "head":
+        gradient += (size + 4) * load.tokens * model.vocab / load.tp
     if kept == "activations":
         return Kept(everything, gradient)
     return Kept(gradient if kept == "input" else 0.0, everything + gradient)
 
 
-def _activation_elements(model: ModelSpec, piece: Piece, load: Load, *, riding: bool) -> float:
-    """Elements that autograd keeps of a piece.
+def _activation_elements(case: Case, piece: Piece, load: Load) -> float:
+    """Elements that autograd keeps of a piece, and its outputs, which stay until its backward.
 
     Per token of attention: input, its norm, the residual after it, q, k, v and the attention output (FlashAttention
-    keeps no scores), and before experts the norm, the router's scores and the shared experts' inner values. Per row of
-    experts: the row (and its norm where the residual rides), gate, up and their product, and the output that the gate
-    weight multiplies. Head: its input, the norm, logits and their gradient.
+    keeps no scores), q and k once more before a QK norm; before experts the norm, the router's scores and the shared
+    experts' inner values. Per row of experts: the row, its copy in the order of experts (or its norm's, where the
+    residual rides), gate, silu(gate), up and their product, the output before and after the gate weight. Dense: input,
+    norm, inner values, output. Head: its input, the norm and fp32 log-probabilities. A norm keeps its input and one
+    number per token (fused). Left out: integers that travel with rows, dropout masks.
     """
+    model = case.model
     hidden, tokens, tp = model.hidden, load.tokens, load.tp
     if piece.kind == "attention":
         shape = model.attention
         queries = shape.heads * shape.head_dim / tp
         keys = shape.kv_heads * shape.head_dim / min(tp, shape.kv_heads)
-        total = tokens * (3 * hidden / tp + 2 * queries + 2 * keys)
+        total = tokens * (3 * hidden / tp + (2 + shape.qk_norm) * queries + (2 + shape.qk_norm) * keys)
         if not is_dense(model, piece.layer):
             total += tokens * (hidden / tp + 2 * model.experts / tp)
-            total += 3 * tokens * model.shared_experts * model.expert_width / tp
+            total += 4 * tokens * model.shared_experts * model.expert_width / tp
         return total
     if piece.kind == "experts":
-        return load.rows * ((2 + riding) * hidden + 3 * model.expert_width / load.etp)
+        return load.rows * (4 * hidden + 4 * model.expert_width / load.etp)
     if piece.kind == "dense":
-        return tokens * (2 * hidden / tp + 3 * model.dense_width / tp)
+        return tokens * (3 * hidden / tp + 4 * model.dense_width / tp)
     if piece.kind == "head":
-        return tokens * (2 * hidden / tp + 2 * model.vocab / tp)
+        return tokens * (2 * hidden / tp + 4 / ELEMENT_BYTES[case.workload.dtype] * model.vocab / tp)
     return 0.0
 
 
@@ -148,13 +154,25 @@ def peak_activation_bytes(
     kept = []
     for stage, homes in enumerate(graph.stages):
         load = loads[homes[0]]
-        pieces = [(i, graph.pieces[i]) for i in pieces_of(graph, stage)]
-        parts = [piece_bytes(case, p, recompute, load, riding=rides(graph, i)) for i, p in pieces]
-        kept.append(Kept(sum(p.alive for p in parts), max(p.transient for p in parts)))
+        pieces = [graph.pieces[i] for i in pieces_of(graph, stage)]
+        kept.append(_together(pieces, [piece_bytes(case, piece, recompute, load) for piece in pieces], recompute))
     return [
         _peak(row, kept) + 2 * _largest_buffer(case, graph, position, loads[position])
         for position, row in enumerate(steps)
     ]
+
+
+def _together(pieces: Sequence[Piece], parts: Sequence[Kept], recompute: Recompute) -> Kept:
+    """What a stage keeps; its backward needs one piece's transient at a time.
+
+    Where rows are dispatched again, the recomputed attention before them is there too.
+    """
+    transient = [part.transient for part in parts]
+    for before, piece in pairwise(range(len(pieces))):
+        again = keeps(pieces[before], recompute) != "activations"
+        if keeps(pieces[piece], recompute) == "nothing" and again:
+            transient[piece] += parts[before].transient
+    return Kept(sum(part.alive for part in parts), max(transient))
 
 
 def _peak(row: Sequence[Step], kept: Sequence[Kept]) -> float:

@@ -6,8 +6,10 @@ from moeplan.layout import StageGraph, rides
 from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.spec.model import ModelSpec
 
-ROUTE_BYTES = 16
-"""Beside each routed row: token number (8) and expert number (4), gate weight (4)."""
+ROUTE_BYTES = 24
+"""Beside each routed row: token number, slot of the choice and expert number, 8 bytes each; the gate is an element."""
+TOKEN_BYTES = 8
+"""Beside each row that comes back: its token number."""
 
 
 def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load: Load, *, dtype: str) -> float:
@@ -20,16 +22,23 @@ def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load:
     size = ELEMENT_BYTES[dtype]
     kind = graph.edges[edge].kind
     row = model.hidden * size
+    tokens = load.tokens / load.tp
     if kind == "local":
         return 0.0
     if kind == "send":
-        return load.tokens / load.tp * row
-    ffn = edge + 1 if kind in ("dispatch", "m2n") else edge
-    routed = graph.pieces[ffn].kind == "experts"
-    copies = model.top_k if routed else 1
-    total = load.tokens / load.tp * copies * row
-    if kind in ("dispatch", "m2n"):
-        total += load.tokens / load.tp * copies * (ROUTE_BYTES if phase != "B" else 4)
-        if routed and rides(graph, ffn) and model.shared_experts and graph.shared_side == "attention":
-            total += load.tokens / load.tp * row
-    return total
+        return tokens * row
+    if kind in ("combine", "n2m"):
+        copies = model.top_k if graph.pieces[edge].kind == "experts" else 1
+        return tokens * copies * (row + (TOKEN_BYTES if phase != "B" else 0))
+    copies = model.top_k if graph.pieces[edge + 1].kind == "experts" else 1
+    beside = size + (ROUTE_BYTES if phase != "B" else 0)
+    return tokens * copies * (row + beside) + residual_bytes(model, graph, edge, load, dtype=dtype)
+
+
+def residual_bytes(model: ModelSpec, graph: StageGraph, edge: int, load: Load, *, dtype: str) -> float:
+    """Of `edge_bytes`, those of the residual that the first copy carries: they cross once, deduplicated or not."""
+    ffn = edge + 1
+    carried = graph.pieces[ffn].kind == "experts" and rides(graph, ffn) and model.shared_experts > 0
+    if not carried or graph.shared_side != "attention":
+        return 0.0
+    return load.tokens / load.tp * model.hidden * ELEMENT_BYTES[dtype]
