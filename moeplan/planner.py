@@ -176,6 +176,8 @@ def _signed(found: Found) -> Found:
 ASSUMPTIONS = (
     "routing is balanced: every expert receives the same number of rows",
     "attention is causal; model FLOP leave recomputation out",
+    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
+    " cross once per node where the layout says deduplicate",
     "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
 )
 

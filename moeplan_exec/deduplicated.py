@@ -1,10 +1,12 @@
-"""An M2N over which the copies of a token for one node cross once.
+"""An M2N over which the copies of a token for one node cross once, and the N2M that brings back one row for them.
 
 Two tiers: one row per token and node goes to the rank of the target group that lies on the sender's rail, with what is
 to be known of all copies for that node; that rank hands the copies to the ranks of its group on the same node.
-Gradients come back the same way: those of a row's copies are summed in the node and cross once. The second tier is a
-collective over the group's ranks on one node. It runs where a receive is pulled and where a gradient is packed, which
-all ranks of a position do in the same order; traces show it as time between two operations.
+Gradients come back the same way: those of a row's copies are summed in the node and cross once. So do the results: the
+rank that took a row in sums the results of its copies and sends one row to the token's next home, and hands the
+gradient of that row to all of them. The second tier is a collective over the group's ranks on one node. It runs where
+what arrives is pulled and where what leaves is packed, which all ranks of a position do in the same order; traces show
+it as time between two operations.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from moeplan_exec.edges import FanOut, Gradients
+from moeplan_exec.edges import FanIn, FanOut, Gradients, present
 from moeplan_exec.exchange import exchange
 from moeplan_exec.parcel import Column, Parcel, counted, grouped
 from moeplan_exec.site import Site, by_node, own_tokens
@@ -25,18 +27,24 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 class Relayed(NamedTuple):
-    """What a rank keeps of a micro-batch that it took in for its node, for the gradients."""
+    """What a rank keeps of a micro-batch that it took in for its node, for the results and the gradients."""
 
     arrived: Counts
     """[table][sender] of gate weights, rows and residuals."""
     handed: Counts
     """[table][rank of the node] of copies and residuals."""
+    ids: Tensor
+    """The tokens of the rows [pairs]."""
     row: Tensor
-    """The row of each copy [copies], in the order of arrival."""
+    """The row of each copy [copies], in the order in which they were handed on."""
     order: Tensor
     """The copies [copies] in the order in which they were handed on."""
     carried: Tensor
     """The residuals [first choices] in the order in which they were handed on."""
+
+    def summed(self, copies: Tensor) -> Tensor:
+        """What came back of each copy [copies, H], in the order in which they were handed on, summed [pairs, H]."""
+        return copies.new_zeros(len(self.ids), copies.shape[1]).index_add_(0, self.row, copies)
 
 
 class Deduplicated(FanOut):
@@ -82,14 +90,15 @@ class Deduplicated(FanOut):
         """The copies for this rank, from all senders by way of this node's ranks, as a `FanOut` brings them."""
         meta, gate, rows, *residual = parcel.tables
         token, slot, expert = meta.unbind(dim=1)
-        row, mate = starts(token).cumsum(0) - 1, self.mate[expert]
+        once, mate = starts(token), self.mate[expert]
+        row = once.cumsum(0) - 1
         order, copies = grouped(mate, self.mates)
         firsts = order[slot[order] == 0]
         carried = (slot == 0).cumsum(0)[firsts] - 1
         meta = torch.stack([token, slot, self.local[expert]], dim=1)[order]
         tables = (meta, torch.cat([rows[row], gate], dim=1)[order], *(r[carried] for r in residual))
         handed = (copies, counted(mate[firsts], self.mates))[: 1 + self.carries]
-        self.relayed[microbatch] = Relayed(parcel.counts[1:], handed, row, order, carried)
+        self.relayed[microbatch] = Relayed(parcel.counts[1:], handed, token[once], row[order], order, carried)
         leaving = Parcel(tables, (copies, *handed))
         return super().unpack(exchange(leaving, super().columns("F"), self.group, None).wait(), microbatch)
 
@@ -98,11 +107,9 @@ class Deduplicated(FanOut):
         kept = self.relayed.pop(microbatch)
         leaving = super().pack_back(gradients, microbatch)
         rows, *residual = exchange(leaving, super().columns("B"), self.group, kept.handed).wait().tables
-        copies = torch.empty_like(rows).index_copy_(0, kept.order, rows)
-        pairs = sum(kept.arrived[1])
-        x = rows.new_zeros(pairs, self.hidden).index_add_(0, kept.row, copies[:, :-1])
+        gates = torch.empty_like(rows[:, -1:]).index_copy_(0, kept.order, rows[:, -1:])
         carried = (torch.empty_like(r).index_copy_(0, kept.carried, r) for r in residual)
-        return Parcel((copies[:, -1:], x, *carried), kept.arrived)
+        return Parcel((gates, kept.summed(rows[:, :-1]), *carried), kept.arrived)
 
     def unpack_back(self, parcel: Parcel, microbatch: int) -> Gradients:
         """As of `FanOut`."""
@@ -110,6 +117,41 @@ class Deduplicated(FanOut):
         gates, rows, *carried = parcel.tables
         x = rows.new_zeros(len(choice), self.hidden).index_add_(0, token, rows)
         return self.restored(microbatch, order, choice, gates[:, 0], x, carried)
+
+    def collect(self, rows: Tensor, microbatch: int) -> tuple[Tensor, Tensor]:
+        """Results [pairs, H] of the rows that this rank took in, and their tokens; `rows` [n, H] are its copies'."""
+        kept = self.relayed[microbatch]
+        leaving = Parcel((rows,), self.received[microbatch][:1])
+        (copies,) = exchange(leaving, self._alone(), self.group, kept.handed[:1]).wait().tables
+        return kept.summed(copies), kept.ids
+
+    def spread(self, gradient: Tensor, microbatch: int) -> Tensor:
+        """Gradient [n, H] of the copies of this rank; `gradient` [pairs, H] is that of what it collected."""
+        kept = self.relayed[microbatch]
+        leaving = Parcel((gradient[kept.row],), kept.handed[:1])
+        (copies,) = exchange(leaving, self._alone(), self.group, self.received[microbatch][:1]).wait().tables
+        return copies
+
+    def _alone(self) -> tuple[Column]:
+        return ((self.site.dtype, self.hidden),)
+
+
+class Collected(FanIn):
+    """One row for each token and node goes home: the sum over the copies that came in as one row by `before`."""
+
+    def __init__(self, site: Site, number: int, before: Deduplicated) -> None:
+        super().__init__(site, number, before)
+        self.relay = before
+
+    def pack(self, outputs: Sequence[Tensor], microbatch: int, phase: str) -> Parcel:
+        """(ids [pairs, 1], rows [pairs, H]) grouped by the home of their tokens."""
+        rows, ids = self.relay.collect(outputs[0], microbatch)
+        return super().pack((rows, ids[:, None]), microbatch, phase)
+
+    def unpack_back(self, parcel: Parcel, microbatch: int) -> Gradients:
+        """As of `FanIn`."""
+        gradient, _ = super().unpack_back(parcel, microbatch)
+        return self.relay.spread(present(gradient), microbatch), None
 
 
 def starts(*keys: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Send(Edge):
 
     def pack_back(self, gradients: Gradients, microbatch: int) -> Parcel:
         """Gradient of the rows [T, H]."""
-        return self._alone(_present(gradients[0]), microbatch)
+        return self._alone(present(gradients[0]), microbatch)
 
     def unpack_back(self, parcel: Parcel, microbatch: int) -> Gradients:
         """Gradient of the rows [T, H]."""
@@ -93,7 +93,7 @@ class Scatter(Edge):
 
     def pack_back(self, gradients: Gradients, microbatch: int) -> Parcel:
         """Gradient of the rows [n, H]."""
-        return Parcel((_present(gradients[1]),), self.received.pop(microbatch))
+        return Parcel((present(gradients[1]),), self.received.pop(microbatch))
 
     def unpack_back(self, parcel: Parcel, microbatch: int) -> Gradients:
         """Gradient of the rows [T, H]."""
@@ -149,7 +149,7 @@ class FanOut(Edge):
 
     def pack_back(self, gradients: Gradients, microbatch: int) -> Parcel:
         """Gradients of the rows [n, H + 1] and of the residuals that rode with them."""
-        tables = tuple(_present(g) for g in gradients[1:])
+        tables = tuple(present(g) for g in gradients[1:])
         return Parcel(tables, self.received.pop(microbatch))
 
     def unpack_back(self, parcel: Parcel, microbatch: int) -> Gradients:
@@ -201,7 +201,7 @@ class FanIn(Edge):
     def pack_back(self, gradients: Gradients, microbatch: int) -> Parcel:
         """The gradient of a sum, copied to each of its rows."""
         (place,) = self.rows.pop(microbatch)
-        gradient = _present(gradients[0])
+        gradient = present(gradients[0])
         if self.before:
             self.before.residual_gradient[microbatch] = gradient
         return Parcel((gradient[place],), self.received.pop(microbatch))
@@ -215,7 +215,8 @@ class FanIn(Edge):
 AnyEdge = Send | Scatter | FanOut | FanIn
 
 
-def _present(gradient: Tensor | None) -> Tensor:
+def present(gradient: Tensor | None) -> Tensor:
+    """The gradient of a table of rows; TypeError where there is none."""
     if gradient is None:
         raise TypeError("a table of rows has no gradient")
     return gradient

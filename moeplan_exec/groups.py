@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from moeplan.layout import StageGraph
+from moeplan.layout import Edge, StageGraph
 from moeplan.plan import Plan
 from moeplan.program import Op, Program
 from moeplan_exec.site import Site, by_node
@@ -47,7 +47,8 @@ def rank_lists(plan: Plan) -> list[tuple[int, ...]]:
 
 def _copied_in_nodes(graph: StageGraph) -> list[tuple[int, ...]]:
     """Groups whose rows arrive once per node and are copied there."""
-    pieces = [graph.pieces[i + 1] for i, edge in enumerate(graph.edges) if edge.algorithm == "deduplicated"]
+    once = Edge(kind="m2n", algorithm="deduplicated")
+    pieces = [graph.pieces[i + 1] for i, edge in enumerate(graph.edges) if edge == once]
     return [group for piece in pieces for p in graph.stages[piece.stage] for group in graph.positions[p].ranks]
 
 

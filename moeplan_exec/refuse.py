@@ -14,7 +14,7 @@ ALGORITHMS = {
     "dispatch": ("flat",),
     "combine": ("flat",),
     "m2n": ("p2p", "deduplicated"),
-    "n2m": ("p2p",),
+    "n2m": ("p2p", "deduplicated"),
 }
 """By kind of edge."""
 

@@ -1,4 +1,8 @@
-"""Piper: PP x EP with expert groups inside a node or a single-hop switch group (Piper, sections III and IV)."""
+"""Piper: PP x EP with expert groups inside a node or a single-hop switch group (Piper, arXiv 2605.05049).
+
+The paper's own mesh has PP x EP ranks, attention data-parallel inside the expert group; that is dp = ep here. The
+family adds copies of whole expert groups (dp a multiple of ep), so that any number of GPUs can be used.
+"""
 
 from __future__ import annotations
 

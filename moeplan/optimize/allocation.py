@@ -1,4 +1,6 @@
-"""Which option attention and FFN take, and how their NICs are split: a one-hot integer program (DisagMoE, section 4.3).
+"""Which option attention and FFN take, and how their NICs are split: a one-hot integer program.
+
+The stage times are those of DisagMoE, section 4.3; one-hot options, memory rows and tie-breaks are our own.
 
     symbol      meaning                                                   in the model
     x_i, y_j    1 where attention takes option i, FFN option j, else 0    attention_*, ffn_*

@@ -59,7 +59,7 @@ def search_disaggregated(search: Search) -> Found:
             continue
         short = both.least_bytes(near.layout, near.recompute) - usable_bytes(case)  # type: ignore[arg-type]
         if short > 0:
-            ledger.add("activations exceed the usable HBM", near.layout, short)
+            ledger.add("activations exceed the usable HBM", near, short)
         else:
             entries.append((both.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
     found = search.best_first("disaggregated", entries, ledger)
@@ -81,7 +81,7 @@ def allocate(
     largest = max(sides(case, frame)[1])
     short = both.static_bytes(Sizes(frame, 1, largest), "ffn") - usable_bytes(case)
     if short > 0:
-        ledger.add("expert parameters exceed the usable HBM at every size", _frame_layout(frame, largest), short)
+        ledger.add("expert parameters exceed the usable HBM at every size", _any_of(frame, largest), short)
         return None
     table = both.table(frame, deduplicate=True)
     node = case.cluster.node
@@ -91,12 +91,12 @@ def allocate(
     for side, options in (("attention", table.attention), ("FFN", table.ffn)):
         short = min(option.hbm_bytes for option in options) - budgets.hbm_bytes
         if short > 0:
-            ledger.add(f"{side} groups exceed the usable HBM at every size", _frame_layout(frame, largest), short)
+            ledger.add(f"{side} groups exceed the usable HBM at every size", _any_of(frame, largest), short)
             return None
     try:
         choice = solve(table, budgets, start=guess(frame.dp))
     except InfeasibleError as error:
-        ledger.add(str(error), _frame_layout(frame, largest))
+        ledger.add(str(error), _any_of(frame, largest))
         return None
     layout = Disaggregated(
         pairs=frame.pairs,
@@ -112,9 +112,10 @@ def allocate(
     return Candidate(layout, "af-pipe", rule), choice.status
 
 
-def _frame_layout(frame: Frame, ffn: int) -> Disaggregated:
-    """A layout that stands for all of `frame`: FFN groups of `ffn` ranks, attention groups of one."""
-    return Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs * ffn, dp=frame.dp)
+def _any_of(frame: Frame, ffn: int) -> Candidate:
+    """A candidate that stands for all of `frame`: FFN groups of `ffn` ranks, attention groups of one."""
+    layout = Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs * ffn, dp=frame.dp)
+    return Candidate(layout, "af-pipe", Recompute(attention="full", ffn="experts"))
 
 
 def neighbours(case: Case, seed: Candidate) -> list[Candidate]:

@@ -10,8 +10,8 @@
     minimise t   with   C_a/(P M) <= t     V/(M_a B) <= t     M + N <= W
                         C_f/(P N) <= t     V/(M_f B) <= t     M_a + M_f <= M_tot
 
-whose optimum is t = max((C_a + C_f)/(W P), 2 V/(M_tot B)) (DisagMoE, section 4.3). Work is taken to divide freely and
-memory is ignored, so no choice of whole GPUs is faster.
+whose optimum is t = max((C_a + C_f)/(W P), 2 V/(M_tot B)) (own algebra on the stage times of DisagMoE,
+section 4.3). Work is taken to divide freely and memory is ignored, so no choice of whole GPUs is faster.
 """
 
 from __future__ import annotations

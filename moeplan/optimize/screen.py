@@ -69,14 +69,16 @@ class Screen:
         moe = max(layers - model.dense_layers, 0)
         return layers * dense + moe * experts
 
-    def least_bytes(self, layout: Colocated, recompute: Recompute) -> float:
-        """The first position holds no less under 1F1B or interleaved: static bytes, and what its live chunks keep.
+    def least_bytes(self, layout: Colocated, recompute: Recompute, schedule: str) -> float:
+        """The first position holds no less: static bytes, and what its live chunks keep.
 
-        Live chunks are min(m vpp, pp) for one chunk per position, else min(m vpp, 2 (pp - 1) + (vpp - 1) pp + 1).
+        Live chunks are m under GPipe, else min(m vpp, pp) for one chunk per position, and
+        min(m vpp, 2 (pp - 1) + (vpp - 1) pp + 1) for several.
         """
         batch, pp, vpp = self.case.workload.global_batch, layout.pp, layout.vpp
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         live = min(microbatches * vpp, pp if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * pp + 1)
+        live = microbatches if schedule == "gpipe" else live
         layers = min(self.moe_layers(layout))
         b = min(layout.micro_batch, -(-batch // layout.dp))
         return self.static_bytes(layout) + live * layers * self.kept(b, layout.tp, recompute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from heapq import heapify, heappop, heappush
+from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -90,14 +91,16 @@ class Search:
         for layout in filter(self.wanted, layouts):
             short = self.screen.static_bytes(layout) - limit
             if short > 0:
-                ledger.add("parameters alone exceed the usable HBM", layout, short)
+                leanest = Candidate(layout, schedules_of(layout)[0], RECOMPUTE[-1])
+                ledger.add("parameters alone exceed the usable HBM", leanest, short)
                 continue
-            for rule in RECOMPUTE:
-                short = self.screen.least_bytes(layout, rule) - limit
+            for rule, schedule in product(RECOMPUTE, schedules_of(layout)):
+                candidate = Candidate(layout, schedule, rule)
+                short = self.screen.least_bytes(layout, rule, schedule) - limit
                 if short > 0:
-                    ledger.add("activations exceed the usable HBM", layout, short)
+                    ledger.add("activations exceed the usable HBM", candidate, short)
                     continue
-                entries.append((self.screen.step_s(layout, rule), Candidate(layout, schedule_of(layout), rule)))
+                entries.append((self.screen.step_s(layout, rule), candidate))
         return self.best_first(family, entries, ledger)
 
     def wanted(self, layout: Layout) -> bool:
@@ -127,9 +130,9 @@ class Search:
             if short <= 0:
                 heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue
-            ledger.add("activations exceed the usable HBM", candidate.layout, short)
+            ledger.add("activations exceed the usable HBM", candidate, short)
         for _, _, _, candidate in queue:
-            ledger.add(f"no bound more than {GAP:.0%} below the best step", candidate.layout)
+            ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
         return Found(family, best, ledger.nearest, ledger.entries(), simulated)
 
     def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
@@ -171,11 +174,12 @@ class Ledger:
         self.nearest: Miss | None = None
         """Of the layouts that do not fit, the one that misses by least."""
 
-    def add(self, reason: str, layout: Layout, short_bytes: float = 0.0) -> None:
-        """One more layout pruned for `reason`; `short_bytes` where it does not fit."""
+    def add(self, reason: str, candidate: Candidate, short_bytes: float = 0.0) -> None:
+        """One more candidate pruned for `reason`; `short_bytes` where it does not fit."""
         if short_bytes > 0 and (self.nearest is None or short_bytes < self.nearest.short_bytes):
-            self.nearest = Miss(layout, short_bytes)
-        count, witness = self.reasons.get(reason, (0, describe(layout)))
+            self.nearest = Miss(candidate.layout, short_bytes)
+        count, witness = self.reasons.get(reason, (0, ""))
+        witness = witness or tell(candidate)
         self.reasons[reason] = (count + 1, witness)
 
     def entries(self) -> tuple[Pruned, ...]:
@@ -202,6 +206,14 @@ def describe(layout: Layout) -> str:
     return " ".join(parts) or "one rank"
 
 
-def schedule_of(layout: Colocated) -> str:
-    """The schedule of a mesh: interleaved where a position has several chunks."""
-    return "interleaved" if layout.vpp > 1 else "1f1b"
+def tell(candidate: Candidate) -> str:
+    """A candidate in one line: degrees, schedule, and what it computes again."""
+    rule = candidate.recompute
+    return f"{describe(candidate.layout)}, {candidate.schedule}, recompute {rule.attention}/{rule.ffn}"
+
+
+def schedules_of(layout: Colocated) -> tuple[str, ...]:
+    """The schedules of a mesh: interleaved where a position has several chunks; one position needs no second order."""
+    if layout.vpp > 1:
+        return ("interleaved",)
+    return ("1f1b", "gpipe") if layout.pp > 1 else ("1f1b",)

@@ -62,7 +62,7 @@ def forward(model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str
 def backward(work: list[Compute]) -> list[Compute]:
     """Kernels of the backward pass: twice the GEMMs (input and weight gradients), 2.5 times the attention core.
 
-    The attention factor is FlashAttention's, whose backward recomputes the scores (arXiv 2205.14135, section 3.2).
+    The attention factor is FlashAttention's, whose backward recomputes the scores (FlashAttention-2, arXiv 2307.08691).
     """
     factor = {"gemm": 2.0, "grouped_gemm": 2.0, "attention": 2.5, "stream": 2.0}
     return [w._replace(flop=w.flop * factor[w.kind], hbm_bytes=w.hbm_bytes * factor[w.kind]) for w in work]

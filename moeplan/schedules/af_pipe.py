@@ -1,4 +1,7 @@
-"""AF-Pipe: interleaved 1F1B over attention and FFN groups in turn (DisagMoE, section 4.2)."""
+"""AF-Pipe: interleaved 1F1B over attention and FFN groups in turn (DisagMoE, section 4.2).
+
+Which layers a group owns and where rows go is the paper's; group size, depth and warm-up are our own derivation.
+"""
 
 from __future__ import annotations
 

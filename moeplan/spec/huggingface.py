@@ -22,6 +22,7 @@ class _Rope(msgspec.Struct):
     """Where newer files keep the base of the rotary embedding."""
 
     rope_theta: Theta
+    rope_type: str = "default"
 
 
 class _Config(msgspec.Struct, kw_only=True):
@@ -38,6 +39,7 @@ class _Config(msgspec.Struct, kw_only=True):
     rms_norm_eps: Epsilon = 1e-6
     rope_theta: Theta | None = None
     rope_parameters: _Rope | None = None
+    rope_scaling: dict[str, Any] | None = None
     attention_bias: bool = False
     tie_word_embeddings: bool = False
 
@@ -146,6 +148,11 @@ def _model(
     """The part that families share, with the counts and widths of their experts and dense layers put in."""
     if config.attention_bias:
         raise SpecError(f"{where}: attention_bias true is not read; right: false")
+    scaling = config.rope_scaling or {}
+    kinds = {str(scaling.get("rope_type", scaling.get("type", "default")))}
+    kinds |= {config.rope_parameters.rope_type} if config.rope_parameters else set()
+    if kinds - {"default"}:
+        raise SpecError(f"{where}: rope_scaling {sorted(kinds)[-1]!r} is not read; right: null (it changes no cost)")
     try:
         return check_model(
             ModelSpec(

@@ -1,4 +1,6 @@
-"""Over a deduplicated M2N a token crosses once for each node with one of its experts, and nothing else changes."""
+"""Deduplicated, a token crosses once for each node with one of its experts, there and back; nothing else changes."""
+
+from collections import Counter
 
 import pytest
 import torch
@@ -52,6 +54,13 @@ CASES = {
         {"global_batch": 11, "recompute": BOTH},
         SHARED | {"num_layers": 5, "dense_layers": 1, "dense_width": 24, "tied_embeddings": True},
     ),
+    "two pairs, next homes on two nodes": (
+        10,
+        4,
+        split(4, 6, pairs=2),
+        {"global_batch": 3, "recompute": BOTH},
+        WIDE | {"shared_experts": 1, "normalize_top_k": False},
+    ),
     "two copies": (8, 4, split(1, 3, dp=2), {"global_batch": 7, "recompute": Recompute(ffn="experts")}, SHARED),
 }
 
@@ -62,9 +71,9 @@ def plan_for(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_deduplicated_m2n_equals_one_process(case):
+def test_deduplicated_transfers_equal_one_process(case):
     plan = plan_for(case)
-    assert any(edge.algorithm == "deduplicated" for edge in plan.graph.edges)
+    assert {edge.kind for edge in plan.graph.edges if edge.algorithm == "deduplicated"} == {"m2n", "n2m"}
     assert worst_error(plan, run_all(plan)) <= BOUND
 
 
@@ -82,19 +91,19 @@ def test_ranks_without_sequences():
 
 
 def crossing(plan):
-    """By rank: rows that went to experts on other nodes in one step, or gradients back, and what the rank routed."""
+    """By rank: rows to and from experts on other nodes in one step by (kind, phase), and what the rank routed."""
     gpus, places = plan.case.cluster.node.gpus, plan.graph.positions
 
     def body(start, report):
-        rows, routed = {"F": 0, "B": 0}, []
+        rows, routed = Counter(), []
 
         def leaving(op, parcel):
-            if op.kind == "m2n" and plan.graph.pieces[op.piece + 1].kind == "experts":
+            if plan.graph.pieces[op.piece + (op.kind == "m2n")].kind == "experts":
                 copy = next(i for i, group in enumerate(places[op.position].ranks) if start.rank in group)
                 away = [rank // gpus != start.rank // gpus for rank in places[op.peers[0]].ranks[copy]]
                 for table, counts in zip(parcel.tables, parcel.counts, strict=True):
                     if table.shape[1] >= plan.case.model.hidden:
-                        rows[op.phase] += sum(n for n, far in zip(counts, away, strict=True) if far)
+                        rows[op.kind, op.phase] += sum(n for n, far in zip(counts, away, strict=True) if far)
 
         hooks = Hooks(leaving=leaving, routed=lambda step, layer, sequences, choice: routed.append((layer, choice)))
         run_rank(plan, ONCE, start, hooks=hooks)
@@ -103,36 +112,71 @@ def crossing(plan):
     return fork(world_size(plan), body)
 
 
-def expected(plan, ranks, rows_of):
-    """Sum over all tokens of rows_of(own node, node of each choice)."""
-    gpus, graph, total = plan.case.cluster.node.gpus, plan.graph, 0
+def group_of(plan, piece, rank):
+    """Ranks of the piece's position in the copy of `rank`."""
+    copies = plan.graph.positions[plan.graph.stages[plan.graph.pieces[piece].stage][0]].ranks
+    return copies[rank * len(copies) // world_size(plan)]
+
+
+def expected(plan, ranks, kind, rows_of):
+    """Sum over all tokens of rows_of(node of the home before or after experts, node of each choice)."""
+    gpus, total = plan.case.cluster.node.gpus, 0
+    pieces = [(piece.kind, piece.layer) for piece in plan.graph.pieces]
     for rank, (_, routed) in enumerate(ranks):
         for layer, choice in routed:
-            piece = next(p for p in graph.pieces if (p.kind, p.layer) == ("experts", layer))
-            copies = graph.positions[graph.stages[piece.stage][0]].ranks
-            group = copies[rank * len(copies) // world_size(plan)]
+            piece = pieces.index(("experts", layer))
+            if kind not in (plan.graph.edges[piece - 1].kind, plan.graph.edges[piece].kind):
+                continue
+            index = group_of(plan, piece - 1, rank).index(rank)
+            own = rank if kind == "m2n" else group_of(plan, piece + 1, rank)[index]
+            group = group_of(plan, piece, rank)
             nodes = torch.tensor([r // gpus for r in group])[choice * len(group) // plan.case.model.experts]
-            total += sum(rows_of(rank // gpus, token) for token in nodes.tolist())
+            total += sum(rows_of(own // gpus, token) for token in nodes.tolist())
     return total
 
 
-@pytest.mark.parametrize("case", ["three on the sender's node and one", "three nodes", "two pairs over three nodes"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "three on the sender's node and one",
+        "three nodes",
+        "two pairs over three nodes",
+        "two pairs, next homes on two nodes",
+        "two copies",
+    ],
+)
 def test_a_token_crosses_once_for_each_node(case):
     plan = plan_for(case)
     shared = plan.case.model.shared_experts > 0
+
+    def pairs(own, nodes):
+        return len(set(nodes) - {own})
+
+    def copies(own, nodes):
+        return sum(n != own for n in nodes)
+
+    def residual(own, nodes):
+        return shared and nodes[0] != own
+
+    def due(ranks, rows_of):
+        there = expected(plan, ranks, "m2n", rows_of) + expected(plan, ranks, "m2n", residual)
+        back = expected(plan, ranks, "n2m", rows_of)
+        return {(kind, phase): n for kind, n in (("m2n", there), ("n2m", back)) for phase in "FB"}
+
     ranks = crossing(plan)
-    pairs = expected(plan, ranks, lambda own, nodes: len(set(nodes) - {own}) + (shared and nodes[0] != own))
-    assert {phase: sum(rows[phase] for rows, _ in ranks) for phase in "FB"} == {"F": pairs, "B": pairs}
+    once = due(ranks, pairs)
+    assert sum((rows for rows, _ in ranks), Counter()) == once
     plain = plan_of(
         plan.case.model,
         replace(plan.layout, deduplicate=False),
-        8,
+        CASES[case][0],
         nodes=plan.case.cluster.nodes,
         global_batch=plan.case.workload.global_batch,
     )
     ranks = crossing(plain)
-    copies = expected(plain, ranks, lambda own, nodes: sum(n != own for n in nodes) + (shared and nodes[0] != own))
-    assert sum(rows["F"] for rows, _ in ranks) == copies > pairs
+    each = due(ranks, copies)
+    assert sum((rows for rows, _ in ranks), Counter()) == each
+    assert all(each[key] > once[key] > 0 for key in once)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from moeplan.optimize.evaluate import footprint
 from moeplan.plan import check, steps_of
 from moeplan.resources.memory import replica_parameters
 from moeplan.resources.parameters import router_parameters, total_parameters
-from moeplan.resources.traffic import ROUTE_BYTES, edge_bytes
+from moeplan.resources.traffic import ROUTE_BYTES, TOKEN_BYTES, edge_bytes
 from moeplan.spec.model import GroupedQuery
 
 MODELS = {
@@ -148,12 +148,13 @@ def test_what_one_side_sends_the_other_receives(drawn):
         if following.kind == "experts":
             copies = tokens * model.top_k
             rides = row * tokens if graph.edges[edge].kind == "m2n" and model.shared_experts else 0
-            assert there == pytest.approx(copies * (row + ROUTE_BYTES) + rides)
-            assert back == pytest.approx(copies * (row + 4) + rides)
+            assert there == pytest.approx(copies * (row + 2 + ROUTE_BYTES) + rides)
+            assert back == pytest.approx(copies * (row + 2) + rides)
             assert ranks[1] * at[ends[1]].rows / graph.etp == pytest.approx(copies)
         elif graph.edges[edge].kind in ("combine", "n2m"):
-            assert there == pytest.approx(back)
-            assert there == pytest.approx(tokens * row * (model.top_k if piece.kind == "experts" else 1))
+            copies = tokens * (model.top_k if piece.kind == "experts" else 1)
+            assert there == pytest.approx(copies * (row + TOKEN_BYTES))
+            assert back == pytest.approx(copies * row)
         elif graph.edges[edge].kind == "send":
             assert there == back == pytest.approx(tokens * row)
 

@@ -11,7 +11,7 @@ from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 
 def closed_form(attention, ffn, volume, nic, budgets):
-    """max((C_a + C_f) / (W P), 2 V / (M_tot B)) (DisagMoE, section 4.3)."""
+    """max((C_a + C_f) / (W P), 2 V / (M_tot B)) (own algebra)."""
     return max((attention + ffn) / budgets.gpus, 2 * volume / (budgets.nics * nic) if budgets.nics else 0.0)
 
 

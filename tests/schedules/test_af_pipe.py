@@ -1,4 +1,4 @@
-"""AF-Pipe against the closed forms of DisagMoE's pipeline (arXiv 2605.11005, section 4.2)."""
+"""AF-Pipe against closed forms of a pipeline of attention and FFN groups in turn."""
 
 from math import ceil
 
