@@ -100,6 +100,7 @@ def read_case(
     model: str, cluster: str, seq_len: int, global_batch: int, gpus: int | None, dtype: str, settings: list[str]
 ) -> tuple[Case, dict[str, Any]]:
     """The case that the options describe, and the degrees that `--set layout.x=n` fixes."""
+    from moeplan.resources.work import ELEMENT_BYTES
     from moeplan.spec.case import check_case
     from moeplan.spec.cluster import first_gpus
     from moeplan.spec.override import override, split_settings
@@ -107,6 +108,8 @@ def read_case(
     from moeplan.spec.shipped import load_cluster, load_model
     from moeplan.spec.workload import Workload
 
+    if dtype not in ELEMENT_BYTES:
+        raise SpecError(f"--dtype {dtype!r} is not one of {', '.join(ELEMENT_BYTES)}")
     raw = {"seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}
     machine = load_cluster(cluster)
     case = Case(
@@ -120,9 +123,11 @@ def read_case(
 
 def _check_output(output: str) -> None:
     """SpecError before the work where the plan could not be written after it."""
-    folder = Path(output).parent
-    if output != "-" and not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise SpecError(f"-o {output}: {folder} is not a folder that can be written to")
+    path = Path(output)
+    if output != "-" and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise SpecError(f"{output}: {path.parent} is not a folder that can be written to")
+    if path.is_dir():
+        raise SpecError(f"{output}: is a folder; a file is written")
 
 
 def _write_plan(plan: Plan, output: str) -> None:
@@ -159,6 +164,8 @@ def simulate(
     from moeplan.simulate import metrics, timeline_to_trace, write_chrome
 
     _check_format(format_)
+    if trace is not None:
+        _check_output(str(trace))
     plan = read_plan(plan_file)
     program = program_of(plan)
     timeline = simulated(plan, program)
@@ -185,6 +192,7 @@ def show(plan_file: PlanFile, format_: Format = "table") -> None:
 
     _check_format(format_)
     plan = read_plan(plan_file)
+    plan = _fresh(plan)
     facts, rows = report.plan_facts(plan), report.position_rows(plan)
     if format_ == "table":
         report.print_table(
@@ -215,14 +223,17 @@ def run(
     _check_format(format_)
     if device not in ("cpu", "cuda"):
         raise SpecError(f"--device {device!r} is not cpu or cuda")
+    if trace is not None:
+        _check_output(str(trace))
     plan = read_plan(plan_file)
     if find_spec("torch") is None:
-        raise SpecError("moeplan run needs torch: pip install 'moeplan[run]'")
+        raise SpecError("moeplan run needs torch: pip install 'moeplan[run]' ('.[run]' in a clone)")
     from moeplan_exec.launch import launch
     from moeplan_exec.run import Options, leave
     from moeplan_exec.run import run as run_rank
     from moeplan_exec.start import from_environment
 
+    plan = _fresh(plan)
     options = Options(steps=steps, device=device, seed=seed, trace=trace is not None)  # type: ignore[arg-type]
     start = from_environment()
     report_step = _progress(steps) if start is None or start.rank == 0 else (lambda step: None)
@@ -235,6 +246,16 @@ def run(
             raise
         _say("moeplan: interrupted" if isinstance(error, KeyboardInterrupt) else f"moeplan: {error}")
         leave(130 if isinstance(error, KeyboardInterrupt) else ExecutionError.exit_code)
+
+
+def _fresh(plan: Plan) -> Plan:
+    """`plan` with predictions for its own schedule text."""
+    from moeplan.optimize.evaluate import refreshed
+    from moeplan.plan import is_stale
+
+    if is_stale(plan):
+        _say("note: the schedule was edited; predictions are simulated again")
+    return refreshed(plan)
 
 
 def _progress(steps: int) -> Callable[[StepResult], None]:

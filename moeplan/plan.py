@@ -6,6 +6,7 @@ bytes outside `provenance`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -70,8 +71,13 @@ class Predictions(Record):
     static_hbm_bytes: tuple[float, ...]
     """Per position: weights, gradients, optimizer state."""
     exposed_communication_s: float
+    """At the busiest position: nothing is computed and rows are on their way, or pieces exchange rows inside."""
     bubble: float
     """Share of the step in which the busiest position waits for other positions."""
+    of_inputs: str = ""
+    """Digest of the case, layout, batch and recompute rule that the durations were predicted for."""
+    of_schedule: str = ""
+    """Digest of the schedule text that was simulated."""
 
 
 class Solver(Record):
@@ -145,6 +151,22 @@ def lowered(plan: Plan, steps: Steps) -> Program:
     )
 
 
+def inputs_digest(plan: Plan) -> str:
+    """SHA-256 of all that durations depend on, and of the durations."""
+    parts = [plan.case, plan.layout, plan.graph, plan.batch, plan.recompute, plan.overlap, plan.durations]
+    return hashlib.sha256(b"".join(map(to_json, parts))).hexdigest()
+
+
+def schedule_digest(plan: Plan) -> str:
+    """SHA-256 of the schedule text."""
+    return hashlib.sha256(to_json(plan.schedule)).hexdigest()
+
+
+def is_stale(plan: Plan) -> bool:
+    """Whether the predictions were made for another schedule text than the plan's."""
+    return plan.predictions.of_schedule not in ("", schedule_digest(plan))
+
+
 def write_plan(plan: Plan, path: Path) -> None:
     """Write `plan` to `path`, whole or not at all."""
     write_whole(path, to_json(plan))
@@ -176,6 +198,8 @@ def check(plan: Plan) -> None:
     if plan.placement != place(plan.case.cluster, world_size(plan)):
         raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
     program_of(plan)
+    if plan.predictions.of_inputs not in ("", inputs_digest(plan)):
+        raise SpecError("predictions: inputs were edited after they were made; run moeplan optimize again")
 
 
 def place(cluster: ClusterSpec, world: int) -> Placement:

@@ -19,7 +19,7 @@ from moeplan.optimize.disaggregate import search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.search import GAP, Found, Search, describe
-from moeplan.plan import Plan, Solver
+from moeplan.plan import Plan, Solver, world_size
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
@@ -184,39 +184,44 @@ ASSUMPTIONS = (
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
     """What a user should know before running `plan`."""
-    positions, microbatches = len(plan.graph.positions), plan.batch.microbatches
-    warnings = []
-    if microbatches < positions:
-        warnings.append(
-            f"{microbatches} micro-batches for {positions} pipeline positions: bubble {plan.predictions.bubble:.1%}"
-        )
-    if plan.batch.global_batch % (plan.batch.micro_batch * plan.batch.shards):
-        warnings.append(
-            f"the last micro-batch is short: {plan.batch.global_batch} sequences are not a multiple of"
-            f" {plan.batch.micro_batch} * {plan.batch.shards}"
-        )
-    return tuple(warnings)
+    positions, dealt = len(plan.graph.positions), plan.batch
+    used, given = world_size(plan), num_ranks(plan.case.cluster)
+    told = {
+        f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
+            dealt.microbatches < positions
+        ),
+        f"the last micro-batch is short: {dealt.global_batch} sequences are not a multiple of"
+        f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
+        f"{used} of {given} GPUs are used": used < given,
+        f"moeplan run does not run tp {plan.graph.tp} yet; --set layout.tp=1 plans without": plan.graph.tp > 1,
+    }
+    return tuple(text for text, true in told.items() if true)
 
 
 def winner(ranking: Ranking) -> Plan:
     """The best plan; InfeasibleError says by how much the nearest layout of each family fails."""
     if ranking.best is not None:
         return ranking.best
-    limit = usable_bytes(ranking.case)
-    misses = [
-        f"{f.family} {describe(f.nearest.layout)} is {f.nearest.short_bytes / GIB:.3g} GiB short"
-        if f.nearest
-        else f"{f.family}: {f.pruned[0].reason if f.pruned else 'no layout has these degrees'}"
-        for f in ranking.found
-        if f.family in ranking.wanted
-    ]
-    raise InfeasibleError(f"nothing fits {limit / GIB:.3g} GiB of usable HBM per GPU; nearest: {'; '.join(misses)}")
+    limit, gpus = usable_bytes(ranking.case), num_ranks(ranking.case.cluster)
+    misses = [_miss(found, gpus) for found in ranking.found if found.family in ranking.wanted]
+    raise InfeasibleError(f"no layout for {limit / GIB:.3g} GiB of usable HBM per GPU; {'; '.join(misses)}")
+
+
+def _miss(found: Found, gpus: int) -> str:
+    if found.nearest is not None:
+        short = f"{found.nearest.short_bytes / GIB:.3g} GiB short"
+        return f"{found.family}: nearest is {describe(found.nearest.layout)}, {short} per GPU"
+    if found.pruned:
+        return f"{found.family}: {found.pruned[0].reason}"
+    return f"{found.family}: no layout on {gpus} GPU{'s' * (gpus > 1)} with the degrees that were set"
 
 
 def reason(ranking: Ranking) -> str:
     """Why the fastest family is ahead of the next, in one sentence."""
     first = ranking.found[0].best
     if first is None:
+        return ""
+    if len(ranking.found) == 1:
         return ""
     others = [f for f in ranking.found[1:] if f.best]
     if not others or others[0].best is None:

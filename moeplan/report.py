@@ -87,11 +87,13 @@ def ranking_notes(ranking: Ranking) -> list[str]:
     case = ranking.case
     peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
     notes.append(
-        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention;"
-        f" usable HBM {usable_bytes(case) / GIB:.3g} GiB per GPU; routing balanced"
+        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention; usable HBM"
+        f" {usable_bytes(case) / GIB:.3g} GiB per GPU; routing balanced; exposed s and bubble: the busiest position's"
     )
     if reason(ranking):
         notes.append(f"why: {reason(ranking)}")
+    if ranking.best is not None and ranking.best is not ranking.found[0].best:
+        notes.append(f"the plan is that of {' or '.join(ranking.wanted)}; colocated stands beside it for comparison")
     if ranking.relaxed is not None:
         relaxed = ranking.relaxed
         notes.append(
@@ -112,7 +114,7 @@ def ranking_notes(ranking: Ranking) -> list[str]:
 def _against(ranking: Ranking) -> str:
     for found in ranking.found:
         if found.best is not None and isinstance(found.best.layout, Disaggregated) and ranking.relaxed:
-            return f" (the layout above takes {found.best.predictions.step_s / ranking.relaxed.seconds:.2f}x)"
+            return f" (the disaggregated layout takes {found.best.predictions.step_s / ranking.relaxed.seconds:.2f}x)"
     return ""
 
 
@@ -181,7 +183,7 @@ def ranges(numbers: Sequence[int]) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def as_json(value: Any) -> str:
@@ -223,6 +225,8 @@ def cell(value: Any, column: str) -> str:
         return "yes" if value else "no"
     if isinstance(value, float) and column in ("mfu", "bubble"):
         return f"{value:.1%}"
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return str(value)

@@ -11,8 +11,9 @@ from moeplan.cost.durations import predict
 from moeplan.draft import draft_with_steps
 from moeplan.errors import MoeplanError, PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Colocated, Disaggregated
-from moeplan.optimize.evaluate import evaluate, simulate
-from moeplan.plan import Provenance, program_of, read_plan, write_plan
+from moeplan.optimize.evaluate import evaluate, refreshed, simulate
+from moeplan.plan import Provenance, is_stale, program_of, read_plan, steps_of, write_plan
+from moeplan.schedule import to_text
 from moeplan.simulate import step_ns
 from moeplan.spec.case import Case
 from moeplan.spec.record import to_json
@@ -220,8 +221,35 @@ def test_an_illegal_order_is_refused_with_its_place(make_case, machine_of, edite
         read_plan(edited(plan, put("schedule", "positions", 0, value=other)))
 
 
-def test_durations_that_lack_an_operation_are_told(plan, edited):
-    path = edited(plan, put("durations", value=[]))
-    again = read_plan(path)
+def test_durations_that_lack_an_operation_are_told(plan):
+    bare = structs.replace(plan, durations=())
     with pytest.raises(SpecError, match="durations: 0F0 has none; an entry F, F with piece 0 is due"):
-        simulate(again, program_of(again))
+        simulate(bare, program_of(bare))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("case", "model", "top_k"), 1),
+        (("case", "workload", "seq_len"), 32),
+        (("case", "memory", "usable"), 0.5),
+        (("durations",), []),
+        (("durations", 0, "seconds"), -1.0),
+    ],
+)
+def test_inputs_edited_under_predictions_are_refused(plan, edited, where, value):
+    """The durations belong to the inputs they were predicted for; a schedule may be edited, they may not."""
+    with pytest.raises(SpecError, match="inputs were edited after they were made"):
+        read_plan(edited(plan, put(*where, value=value)))
+
+
+def test_an_edited_schedule_is_predicted_again(make_case, machine_of):
+    plan = made(make_case, machine_of, "colocated")
+    rows = [sorted(row, key=lambda step: step[0].kind == "B") for row in steps_of(plan)]
+    text = structs.replace(plan.schedule, positions=tuple(map(to_text, rows)))
+    other = structs.replace(plan, schedule=text)
+    assert is_stale(other)
+    assert not is_stale(plan)
+    again = refreshed(other)
+    assert not is_stale(again)
+    assert again.predictions.step_s == step_ns(simulate(other, program_of(other))) / 1e9 != plan.predictions.step_s

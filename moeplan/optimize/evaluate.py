@@ -8,7 +8,16 @@ from msgspec import structs
 
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.cost.durations import loads, per_operation
-from moeplan.plan import Duration, Plan, Predictions, lowered
+from moeplan.plan import (
+    Duration,
+    Plan,
+    Predictions,
+    inputs_digest,
+    is_stale,
+    lowered,
+    schedule_digest,
+    steps_of,
+)
 from moeplan.program import Program
 from moeplan.resources.memory import peak_activation_bytes, static_bytes
 from moeplan.resources.work import model_flop_per_token
@@ -46,6 +55,11 @@ def evaluate(plan: Plan, steps: Steps) -> Plan:
     return structs.replace(plan, predictions=predictions(plan, steps, program, simulate(plan, program)))
 
 
+def refreshed(plan: Plan) -> Plan:
+    """`plan` with predictions for its own schedule text, where that was edited after they were made."""
+    return evaluate(plan, steps_of(plan)) if is_stale(plan) else plan
+
+
 def simulate(plan: Plan, program: Program) -> Timeline:
     """The timeline of one step of `plan` from its own durations, links between positions shared."""
     duration_ns = per_operation(program, plan.durations, plan.batch.microbatches)
@@ -80,6 +94,8 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
         static_hbm_bytes=bytes_.static,
         exposed_communication_s=use.positions[busiest].exposed_ns / 1e9 + inside_s[busiest],
         bubble=use.positions[busiest].bubble_ns / use.step_ns,
+        of_inputs=inputs_digest(plan),
+        of_schedule=schedule_digest(plan),
     )
 
 

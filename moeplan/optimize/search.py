@@ -23,7 +23,7 @@ from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.plan import Duration, Plan
+from moeplan.plan import Duration, Plan, inputs_digest
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
@@ -163,7 +163,13 @@ class Search:
         if key not in self.plans:
             with collector.paused():
                 self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
-        return structs.replace(self.plans[key], layout=candidate.layout)
+        return _under(candidate.layout, self.plans[key])
+
+
+def _under(layout: Layout, plan: Plan) -> Plan:
+    """`plan` under the name of the family of `layout`, which has its degrees."""
+    plan = structs.replace(plan, layout=layout)
+    return structs.replace(plan, predictions=structs.replace(plan.predictions, of_inputs=inputs_digest(plan)))
 
 
 class Ledger:

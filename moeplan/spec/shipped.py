@@ -60,8 +60,11 @@ def _load(text: str, kind: Kind, record: type[T]) -> T:
     files = _files(kind)
     if text not in files and not text.endswith(".toml"):
         close = difflib.get_close_matches(text.lower(), files, n=1)
+        beside = ", a config.json or its folder" if kind == "model" else ""
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SpecError(f"no {kind} {text!r}{hint} (shipped: {', '.join(sorted(files))}; or a path to a .toml file)")
+        raise SpecError(
+            f"no {kind} {text!r}{hint} (shipped: {', '.join(sorted(files))}; or a path to a .toml file{beside})"
+        )
     path = files.get(text, Path(text))
     return convert(read_toml(path), record, where=str(path))
 

@@ -1,5 +1,6 @@
 """The search against every candidate, simulated: its bounds hold and its answer is the best within the stated gap."""
 
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -15,7 +16,7 @@ from moeplan.layouts import colocated, piper
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
 from moeplan.optimize.evaluate import Footprint, evaluate, footprint, usable_bytes
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.optimize.search import GAP, Candidate, Ledger, Search, schedule_of
+from moeplan.optimize.search import GAP, Candidate, Ledger, Search, schedules_of
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -40,8 +41,8 @@ def all_of(request, make_case, machine_of):
     search = Search(case, machine_of(case))
     rows = []
     for layout in colocated.layouts(case):
-        for rule in RECOMPUTE:
-            candidate = Candidate(layout, schedule_of(layout), rule)
+        for rule, schedule in product(RECOMPUTE, schedules_of(layout)):
+            candidate = Candidate(layout, schedule, rule)
             peak = max(footprint(*search.drafted(candidate)).peak)
             bound_s = search.bounded(candidate)
             rows.append((candidate, bound_s, search.evaluated(candidate), peak, peak <= usable_bytes(case)))
@@ -56,7 +57,7 @@ def test_bounds_never_exceed_what_they_bound(all_of):
         layout, rule = candidate.layout, candidate.recompute
         assert screen.step_s(layout, rule) <= bound_s * (1 + 1e-6), candidate
         assert bound_s <= plan.predictions.step_s * (1 + 1e-5), candidate
-        assert screen.least_bytes(layout, rule) <= peak, candidate
+        assert screen.least_bytes(layout, rule, candidate.schedule) <= peak, candidate
         assert screen.static_bytes(layout) <= max(plan.predictions.static_hbm_bytes), candidate
 
 
@@ -168,7 +169,7 @@ def test_where_nothing_fits_the_miss_is_told_in_gib(make_case):
     ranking = ranked(case)
     assert ranking.best is None
     with pytest.raises(
-        InfeasibleError, match=r"nothing fits .* GiB of usable HBM per GPU; nearest: piper .* GiB short"
+        InfeasibleError, match=r"no layout for .* GiB of usable HBM per GPU; piper: nearest is .* GiB short"
     ):
         planner.winner(ranking)
 
@@ -178,7 +179,7 @@ def test_the_nearest_miss_is_short_by_what_it_holds_too_much(make_case):
     case = shaped(make_case, "short of memory", memory=Memory())
     search = Search(case, planner.machine_of(case, load_calibration("h800")))
     least = min(
-        max(footprint(*search.drafted(Candidate(layout, schedule_of(layout), rule))).peak)
+        max(footprint(*search.drafted(Candidate(layout, schedules_of(layout)[0], rule))).peak)
         for layout in colocated.layouts(case)
         for rule in RECOMPUTE
     )
