@@ -206,8 +206,8 @@ def key_of(candidate: Candidate) -> tuple[object, ...]:
 
 
 def describe(layout: Layout) -> str:
-    """`pp 8 ep 16 dp 16`: the degrees that are not 1 or off, and always those of both sides, in one line."""
-    shown = [(n, v) for n, v in degrees(layout) if v > 1 or n in ("attention_gpus", "ffn_gpus")]
+    """`pp 8 ep 16 dp 16`: the degrees that are not 1, and always the GPUs of both sides, in one line; NICs follow."""
+    shown = [(n, v) for n, v in degrees(layout) if (v > 1 and "nics" not in n) or n in ("attention_gpus", "ffn_gpus")]
     parts = [f"{name.replace('_', '-')} {value}" for name, value in shown]
     return " ".join(parts) or "one rank"
 
