@@ -145,7 +145,7 @@ def _read(child: _Child) -> tuple[str, Any]:
     try:
         kind, content = pickle.loads(child.pipe.recv_bytes())
     except (EOFError, ConnectionError):
-        return "error", (0, ExecutionError(f"rank {child.rank}: ended without a word"))
+        return "error", (0, ExecutionError(f"rank {child.rank}: ended without a word (killed, perhaps for want of memory)"))
     return kind, content
 
 
