@@ -22,7 +22,7 @@ from moeplan import __version__
 from moeplan.errors import ExecutionError, MoeplanError, SpecError
 from moeplan.plan import Plan, Provenance
 from moeplan.spec.case import Case
-from moeplan.spec.record import to_json
+from moeplan.spec.record import check_writable, to_json
 
 if TYPE_CHECKING:
     from moeplan_exec.run import RunResult, StepResult
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Plan, simulate and run the training of Mixture-of-Experts language models.",
 )
+
+USAGE_ERRORS: Any = typer.BadParameter.__mro__[1]
+"""What a wrong option raises: typer names only this one kind of it."""
 
 Format = Annotated[str, typer.Option("--format", help="table, json or csv")]
 PlanFile = Annotated[Path, typer.Argument(help="a plan.json", metavar="PLAN")]
@@ -121,13 +125,20 @@ def read_case(
     return check_case(override(case, inputs)), fixed
 
 
+def _check_trace(trace: Path | None, plan_file: Path) -> None:
+    """SpecError before the work where the trace could not be written, or would replace the plan."""
+    if trace is not None:
+        _check_output(str(trace))
+        if trace.resolve() == plan_file.resolve():
+            raise SpecError(f"--trace {trace}: is the plan itself")
+
+
 def _check_output(output: str) -> None:
     """SpecError before the work where the plan could not be written after it."""
-    path = Path(output)
-    if output != "-" and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise SpecError(f"{output}: {path.parent} is not a folder that can be written to")
-    if path.is_dir():
-        raise SpecError(f"{output}: is a folder; a file is written")
+    if output.endswith(("/", os.sep)):
+        raise SpecError(f"{output}: names a folder; a file is written")
+    if output != "-":
+        check_writable(Path(output))
 
 
 def _write_plan(plan: Plan, output: str) -> None:
@@ -164,8 +175,7 @@ def simulate(
     from moeplan.simulate import metrics, timeline_to_trace, write_chrome
 
     _check_format(format_)
-    if trace is not None:
-        _check_output(str(trace))
+    _check_trace(trace, plan_file)
     plan = read_plan(plan_file)
     program = program_of(plan)
     timeline = simulated(plan, program)
@@ -223,8 +233,7 @@ def run(
     _check_format(format_)
     if device not in ("cpu", "cuda"):
         raise SpecError(f"--device {device!r} is not cpu or cuda")
-    if trace is not None:
-        _check_output(str(trace))
+    _check_trace(trace, plan_file)
     plan = read_plan(plan_file)
     if find_spec("torch") is None:
         raise SpecError("moeplan run needs torch: pip install 'moeplan[run]' ('.[run]' in a clone)")
@@ -304,14 +313,30 @@ def _say(text: str) -> None:
 def main() -> NoReturn:
     """Run the command line; errors become one line on stderr and an exit code."""
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        _end(code if isinstance(code, int) else 0)
     except MoeplanError as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        _say(f"moeplan: {error}")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        _say(f"moeplan: {' '.join(str(error).split())}")
+        _end(error.exit_code)
+    except USAGE_ERRORS as error:
+        _say(f"moeplan: {' '.join(error.format_message().split())} (moeplan --help)")
+        _end(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _end(130)
     except BrokenPipeError:
-        sys.exit(0)
-    sys.exit(0)
+        _end(0)
+    except OSError as error:
+        _say(f"moeplan: output cannot be written: {error.strerror or error}")
+        _end(3)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit with `code`; what stdout still holds is lost where it cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

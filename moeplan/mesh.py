@@ -6,7 +6,7 @@ the smallest block that whole attention groups and whole expert groups tile; fur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 
 from moeplan.errors import SpecError
@@ -90,8 +90,14 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def meshes(case: Case, *, widest_tp: int, widest_ep: int) -> Iterator[dict[str, int]]:
-    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees."""
+def meshes(
+    case: Case, chosen: Mapping[str, Sequence[int]], *, widest_tp: int, widest_ep: int
+) -> Iterator[dict[str, int]]:
+    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees.
+
+    `chosen` may give other values of vpp and micro_batch than the usual ones.
+    """
+    virtual, sizes = chosen.get("vpp", VIRTUAL_STAGES), chosen.get("micro_batch", MICRO_BATCHES)
     model, world = case.model, num_ranks(case.cluster)
     for pp in (d for d in divisors(world) if d <= model.num_layers):
         per_stage = world // pp
@@ -100,6 +106,6 @@ def meshes(case: Case, *, widest_tp: int, widest_ep: int) -> Iterator[dict[str, 
             for ep in (d for d in divisors(max(model.experts, 1)) if d <= widest_ep):
                 if per_stage % lcm(tp, ep):
                     continue
-                for vpp in (v for v in VIRTUAL_STAGES if pp * v <= model.num_layers and (v == 1 or pp > 1)):
-                    for b in (b for b in MICRO_BATCHES if b == 1 or b * dp <= case.workload.global_batch):
+                for vpp in (v for v in virtual if pp * v <= model.num_layers and (v == 1 or pp > 1)):
+                    for b in (b for b in sizes if b == 1 or b * dp <= case.workload.global_batch):
                         yield {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "micro_batch": b}

@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from msgspec import structs
+
 from moeplan import layout as layouts
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph
@@ -152,9 +154,15 @@ def lowered(plan: Plan, steps: Steps) -> Program:
 
 
 def inputs_digest(plan: Plan) -> str:
-    """SHA-256 of all that durations depend on, and of the durations."""
-    parts = [plan.case, plan.layout, plan.graph, plan.batch, plan.recompute, plan.overlap, plan.durations]
+    """SHA-256 of all that predictions depend on, durations included, and of the predictions."""
+    told = structs.replace(plan.predictions, of_inputs="", of_schedule="")
+    parts = [plan.case, plan.layout, plan.graph, plan.batch, plan.recompute, plan.overlap, plan.durations, told]
     return hashlib.sha256(b"".join(map(to_json, parts))).hexdigest()
+
+
+def signed(plan: Plan) -> Plan:
+    """`plan` whose predictions say which inputs they are of."""
+    return structs.replace(plan, predictions=structs.replace(plan.predictions, of_inputs=inputs_digest(plan)))
 
 
 def schedule_digest(plan: Plan) -> str:

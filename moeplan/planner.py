@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import get_context
+from math import prod
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
+from threading import Thread
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -70,8 +73,8 @@ def optimize(
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
-    _check_fixed(case, fixed)
     wanted = tuple(family for family in FAMILIES if not families or family in families)
+    _check_fixed(case, fixed, wanted)
     searched = [family for family in FAMILIES if family in wanted or family == BASELINE]
     machine = machine_of(case, calibration)
     found = [one for group in _side_by_side(case, machine, fixed, searched, progress) for one in group]
@@ -79,25 +82,45 @@ def optimize(
     return Ranking(case, wanted, tuple(_signed(f) for f in found))
 
 
-def _check_fixed(case: Case, fixed: Mapping[str, object]) -> None:
+def _check_fixed(case: Case, fixed: Mapping[str, object], wanted: Sequence[str]) -> None:
     """SpecError with the numbers involved where no layout can have the degrees that the user fixed."""
-    known = sorted({field.name for record in RECORDS for field in structs.fields(record)})
-    world, product = num_ranks(case.cluster), 1
+    fields = {RECORDS[record]: {field.name for field in structs.fields(record)} for record in RECORDS}
+    known = sorted(set().union(*fields.values()))
     for name, value in fixed.items():
-        where = f"layout.{name}"
         if name not in known:
-            raise SpecError(f"{where}: layouts have {', '.join(known)}")
-        if name != "deduplicate" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise SpecError(f"{where}: {value!r} is not a whole number")
-        if name in ("tp", "cp", "pp", "dp") and isinstance(value, int):
-            product *= value
-            if value < 1 or world % product:
-                factors = [f"{n} {v}" for n, v in fixed.items() if n in ("tp", "cp", "pp", "dp")]
-                raise SpecError(f"{where}: {' * '.join(factors)} does not divide {world} GPUs")
-        if name in ("pp", "pairs") and isinstance(value, int) and value > case.model.num_layers:
-            raise SpecError(f"{where}: {value} > {case.model.num_layers} layers")
-        if name == "ep" and isinstance(value, int):
-            check_experts(case.model, max(value, 1), world)
+            raise SpecError(f"layout.{name}: layouts have {', '.join(known)}")
+        least = 0 if name.endswith("nics") else 1
+        if name == "deduplicate":
+            if not isinstance(value, bool):
+                raise SpecError(f"layout.deduplicate: {value!r} is not true or false")
+        elif not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SpecError(f"layout.{name}: {value!r} is not a whole number of at least {least}")
+    if not any(set(fixed) <= fields[family] for family in wanted):
+        raise SpecError(f"layout: no family of {', '.join(wanted)} has {' and '.join(fixed)}")
+    _check_numbers(case, {name: value for name, value in fixed.items() if isinstance(value, int)})
+
+
+def _check_numbers(case: Case, fixed: Mapping[str, int]) -> None:
+    model, world = case.model, num_ranks(case.cluster)
+    factors = {name: fixed[name] for name in ("tp", "cp", "pp", "dp") if name in fixed}
+    rules = [
+        (
+            world % prod(factors.values()) == 0,
+            f"{' * '.join(f'{n} {v}' for n, v in factors.items())} does not divide {world} GPUs",
+        ),
+        (
+            model.attention.heads % fixed.get("tp", 1) == 0,
+            f"{model.attention.heads} heads % tp {fixed.get('tp')} is not 0",
+        ),
+        (fixed.get("cp", 1) == 1, f"cp {fixed.get('cp')} is not planned; cp may be 1"),
+        (fixed.get("etp", 1) == 1, f"etp {fixed.get('etp')} is not searched; etp may be 1"),
+        (fixed.get("pp", 1) * fixed.get("vpp", 1) <= model.num_layers, f"pp * vpp exceeds {model.num_layers} layers"),
+        (fixed.get("pairs", 1) <= model.num_layers, f"pairs {fixed.get('pairs')} > {model.num_layers} layers"),
+    ]
+    for right, message in rules:
+        if not right:
+            raise SpecError(f"layout: {message}")
+    check_experts(model, fixed.get("ep", 1), world)
 
 
 def _side_by_side(
@@ -134,17 +157,34 @@ def _search_beside(
 ) -> None:
     """As `_search`, in a child: what it finds, or the error it ends with, goes to the parent, who hears interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer.send(_search(case, machine, fixed, families))
     except MoeplanError as error:
         answer.send(error)
 
 
+def _chosen(fixed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """The micro-batches and virtual stages to enumerate, where the user fixed them."""
+    return {
+        name: (value,) for name, value in fixed.items() if name in ("micro_batch", "vpp") and isinstance(value, int)
+    }
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(SolverError.exit_code)
+
+
 def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]) -> list[Found]:
     search = Search(case, machine, fixed)
     layouts = {colocated.NAME: colocated.layouts, piper.NAME: piper.layouts}
     return [
-        search_disaggregated(search) if family == disaggregated.NAME else search.meshes(family, layouts[family](case))
+        search_disaggregated(search)
+        if family == disaggregated.NAME
+        else search.meshes(family, layouts[family](case, _chosen(fixed)))
         for family in families
     ]
 

@@ -145,7 +145,8 @@ def _read(child: _Child) -> tuple[str, Any]:
     try:
         kind, content = pickle.loads(child.pipe.recv_bytes())
     except (EOFError, ConnectionError):
-        return "error", (0, ExecutionError(f"rank {child.rank}: ended without a word (killed, perhaps for want of memory)"))
+        cause = "ended without a word (killed, perhaps for want of memory)"
+        return "error", (0, ExecutionError(f"rank {child.rank}: {cause}"))
     return kind, content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from moeplan.errors import ExecutionError, ScheduleError, SpecError
 from moeplan.plan import Plan, program_of
+from moeplan.spec.record import to_json
 from moeplan.trace import Span, Trace
 from moeplan_exec.groups import make_groups
 from moeplan_exec.hooks import Hooks
@@ -96,7 +98,8 @@ def run_rank(
     refuse(plan)
     check_world(plan, start.world)
     try:
-        device = join(start, options.device, timeout_s=options.timeout_s)
+        token = hashlib.sha256(to_json(plan) + repr(options).encode()).hexdigest()
+        device = join(start, options.device, timeout_s=options.timeout_s, token=token)
         result = _run_steps(plan, options, start.rank, device, hooks, on_step)
         dist.destroy_process_group()
     except (SpecError, ScheduleError):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -168,7 +169,7 @@ BAD_INPUT = {
     "no GPUs": (["--gpus", "0"], "0 GPUs asked for, of 8; take 1 to 8"),
     "unknown format": (["--format", "xml"], "--format 'xml' is not table, json or csv"),
     "no such folder": (["-o", "none/plan.json"], "none is not a folder that can be written to"),
-    "a folder": (["-o", "."], "is a folder; a file is written"),
+    "a folder": (["-o", "."], "is not a regular file; a file is written"),
 }
 
 
@@ -194,7 +195,7 @@ def test_bad_input_is_one_line_and_no_file(moeplan, tmp_path, name):
 def test_wrong_usage_is_told_with_exit_code_2(moeplan, tmp_path, arguments):
     done = moeplan(*arguments)
     assert done.code == 2
-    assert "Usage: " in done.out + done.err
+    assert "Usage: " in done.out + done.err if not arguments else done.line.startswith("moeplan: ")
     assert "Traceback" not in done.err
     assert list(tmp_path.iterdir()) == []
 
@@ -278,3 +279,48 @@ def test_the_help_of_every_command_has_an_example(moeplan, command):
     done = moeplan(command, "--help")
     assert done.code == 0
     assert f"Example: moeplan {command} " in done.out
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("layout.tp=8", "tp 8 does not divide 4 GPUs"),
+        ("layout.micro_batch=0", "layout.micro_batch: 0 is not a whole number of at least 1"),
+        ("layout.deduplicate=5", "layout.deduplicate: 5 is not true or false"),
+        ("layout.cp=2", "cp 2 is not planned"),
+        ("layout.pairs=2", "no family of piper has pairs"),
+        ("cluster.gpu.hbm_bandwidth='0 B/s'", "gpu.hbm_bandwidth is 0 B/s"),
+        ("cluster.gpu.peak.bf16='0 FLOP/s'", "gpu.peak.bf16 is 0 FLOP/s"),
+        ("model.experts=100000000", "<= 65536"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_rule(moeplan, setting, message):
+    done = moeplan("optimize", *CASE, *FAMILY, "--set", setting)
+    assert done.code == 2
+    assert message in done.line
+
+
+def test_a_micro_batch_that_is_set_need_not_be_a_usual_one(moeplan, tmp_path):
+    done = moeplan("optimize", *CASE, *FAMILY, "--set", "layout.micro_batch=3", "-o", "three.json")
+    assert done.code == 0
+    assert json.loads((tmp_path / "three.json").read_text())["layout"]["micro_batch"] == 3
+
+
+def test_what_is_no_file_is_neither_read_nor_replaced(moeplan, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert "is not a regular file" in moeplan("optimize", "--model", "pipe.json", *CASE[2:]).line
+    assert "is not a regular file" in moeplan("optimize", *CASE, *FAMILY, "-o", "pipe.json").line
+    assert (tmp_path / "pipe.json").is_fifo()
+
+
+def test_a_link_is_followed(moeplan, tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    assert moeplan("optimize", *CASE, *FAMILY, "-o", "link.json").code == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())["schema"] == "moeplan.plan"
+
+
+def test_a_trace_never_replaces_its_plan(moeplan, plan_file):
+    before = plan_file.read_bytes()
+    assert moeplan("simulate", str(plan_file), "--trace", str(plan_file)).code == 2
+    assert plan_file.read_bytes() == before

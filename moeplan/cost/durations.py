@@ -28,6 +28,10 @@ Loads = Sequence[Load]
 """[position]: what one rank of each position has to do for one micro-batch."""
 
 
+LONGEST_S = 1e8
+"""No operation takes longer: three years, and nanoseconds stay exact."""
+
+
 class Machine(NamedTuple):
     """Where seconds come from: routes and links, and how much of them and of the GPUs is reached."""
 
@@ -216,5 +220,7 @@ def per_operation(program: Program, durations: Sequence[Duration], microbatches:
         if entry is None:
             raise SpecError(f"durations: {text_of(op)} has none; an entry {kind}, {phase} with piece {op.piece} is due")
         seconds = entry.last_seconds if op.microbatch == microbatches - 1 else entry.seconds
+        if not 0 <= seconds < LONGEST_S:
+            raise SpecError(f"durations: {text_of(op)} takes {seconds:g} s; 0 to {LONGEST_S:g} s can be simulated")
         result.append(round(seconds * share * 1e9))
     return result

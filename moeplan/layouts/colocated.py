@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from moeplan.layout import Colocated, StageGraph
 from moeplan.mesh import mesh_stages, meshes
@@ -18,7 +19,7 @@ def stages(case: Case, layout: Colocated) -> StageGraph:
     return mesh_stages(case, layout)
 
 
-def layouts(case: Case) -> Iterator[Colocated]:
+def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Colocated]:
     """Every layout of the family: tensor parallelism inside a node, expert groups of any size."""
-    for degrees in meshes(case, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster)):
+    for degrees in meshes(case, chosen, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster)):
         yield Colocated(**degrees)

@@ -6,7 +6,8 @@ family adds copies of whole expert groups (dp a multiple of ep), so that any num
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from moeplan.errors import SpecError
 from moeplan.layout import Piper, StageGraph
@@ -30,10 +31,22 @@ def stages(case: Case, layout: Piper) -> StageGraph:
         raise SpecError(f"layout: piper has tp = cp = etp = 1, not {layout.tp}, {layout.cp}, {layout.etp}")
     if layout.ep > widest:
         raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
+    if not fits_nodes(case.cluster, layout.ep):
+        raise SpecError(
+            f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {case.cluster.node.gpus}"
+            f" GPUs or leaves of {case.cluster.network.nodes_per_leaf} nodes"
+        )
     return mesh_stages(case, layout)
 
 
-def layouts(case: Case) -> Iterator[Piper]:
+def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:
+    """Whether groups of `ep` neighbouring ranks lie each inside one node, or fill whole nodes of one leaf."""
+    gpus = cluster.node.gpus
+    return gpus % ep == 0 or (ep % gpus == 0 and cluster.network.nodes_per_leaf % (ep // gpus) == 0)
+
+
+def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Piper]:
     """Every layout of the family: TP = 1, expert groups up to the widest single-hop group."""
-    for degrees in meshes(case, widest_tp=1, widest_ep=widest_group(case.cluster)):
-        yield Piper(**degrees)
+    for degrees in meshes(case, chosen, widest_tp=1, widest_ep=widest_group(case.cluster)):
+        if fits_nodes(case.cluster, degrees["ep"]):
+            yield Piper(**degrees)

@@ -23,7 +23,7 @@ from moeplan.mesh import divisors
 from moeplan.optimize.allocation import solve
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed, relax
-from moeplan.optimize.search import Candidate, Found, Ledger, Search
+from moeplan.optimize.search import MOST_ACTIONS, Candidate, Found, Ledger, Search
 from moeplan.optimize.sides import Sides, Sizes
 from moeplan.options import Budgets
 from moeplan.spec.case import Case
@@ -44,6 +44,10 @@ def search_disaggregated(search: Search) -> Found:
     ends: Counter[str] = Counter()
     guess = cache(lambda dp: first_guess(case, search.machine, dp))
     for frame in frames(case):
+        fewest = case.workload.global_batch * frame.pairs // (num_ranks(case.cluster) * 2)
+        if 4 * case.model.num_layers * fewest > MOST_ACTIONS:
+            ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", _any_of(frame, 1))
+            continue
         if any(search.fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
             continue
         allocated = allocate(both, frame, ledger, guess)

@@ -12,10 +12,10 @@ from moeplan.plan import (
     Duration,
     Plan,
     Predictions,
-    inputs_digest,
     is_stale,
     lowered,
     schedule_digest,
+    signed,
     steps_of,
 )
 from moeplan.program import Program
@@ -52,7 +52,8 @@ def usable_bytes(case: Case) -> float:
 def evaluate(plan: Plan, steps: Steps) -> Plan:
     """`plan`, which has its durations, with predictions from the simulation of `steps`, its schedule."""
     program = lowered(plan, steps)
-    return structs.replace(plan, predictions=predictions(plan, steps, program, simulate(plan, program)))
+    told = predictions(plan, steps, program, simulate(plan, program))
+    return signed(structs.replace(plan, predictions=told))
 
 
 def refreshed(plan: Plan) -> Plan:
@@ -94,7 +95,6 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
         static_hbm_bytes=bytes_.static,
         exposed_communication_s=use.positions[busiest].exposed_ns / 1e9 + inside_s[busiest],
         bubble=use.positions[busiest].bubble_ns / use.step_ns,
-        of_inputs=inputs_digest(plan),
         of_schedule=schedule_digest(plan),
     )
 

@@ -23,12 +23,16 @@ from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.relaxation import Relaxed
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.plan import Duration, Plan, inputs_digest
+from moeplan.plan import Duration, Plan, signed
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
 
 GAP = 0.03
 """A candidate whose bound is less than this share below the best simulated step is not simulated; the plan says so."""
+
+
+MOST_ACTIONS = 1_000_000
+"""Orders longer than this are not simulated: it would take minutes each."""
 
 
 class Candidate(NamedTuple):
@@ -89,6 +93,11 @@ class Search:
         ledger = Ledger()
         entries = []
         for layout in filter(self.wanted, layouts):
+            shards = layout.dp * layout.micro_batch
+            if 2 * layout.pp * layout.vpp * -(-self.case.workload.global_batch // shards) > MOST_ACTIONS:
+                leanest = Candidate(layout, schedules_of(layout)[0], RECOMPUTE[-1])
+                ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", leanest)
+                continue
             short = self.screen.static_bytes(layout) - limit
             if short > 0:
                 leanest = Candidate(layout, schedules_of(layout)[0], RECOMPUTE[-1])
@@ -104,7 +113,12 @@ class Search:
         return self.best_first(family, entries, ledger)
 
     def wanted(self, layout: Layout) -> bool:
-        """Whether `layout` has the degrees that the user fixed; a degree that its family lacks counts as absent."""
+        """Whether `layout` has the degrees that the user fixed.
+
+        A family that lacks one of them has no such layout, but for the colocated baseline, which then is free.
+        """
+        if type(layout) is Colocated and any(not hasattr(layout, name) for name in self.fixed):
+            return True
         return all(getattr(layout, name, None) == value for name, value in self.fixed.items())
 
     def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
@@ -168,8 +182,7 @@ class Search:
 
 def _under(layout: Layout, plan: Plan) -> Plan:
     """`plan` under the name of the family of `layout`, which has its degrees."""
-    plan = structs.replace(plan, layout=layout)
-    return structs.replace(plan, predictions=structs.replace(plan.predictions, of_inputs=inputs_digest(plan)))
+    return signed(structs.replace(plan, layout=layout))
 
 
 class Ledger:

@@ -68,12 +68,22 @@ def node_of(cluster: ClusterSpec, rank: int) -> int:
     return rank // cluster.node.gpus
 
 
+MOST_GPUS = 2**20
+
+
 def check_cluster(cluster: ClusterSpec) -> ClusterSpec:
     """`cluster`, or SpecError where its nodes cannot talk to each other or a GPU has no element type to compute in."""
     if cluster.nodes > 1 and cluster.node.nics == 0:
         raise SpecError(f"cluster {cluster.name}: nodes {cluster.nodes} with nics 0; a node of several needs a NIC")
     if not cluster.gpu.peak_flop_per_s:
         raise SpecError(f"cluster {cluster.name}: gpu.peak is empty; give at least one, such as bf16")
+    speeds: dict[str, float] = {f"gpu.peak.{name}": peak for name, peak in cluster.gpu.peak_flop_per_s.items()}
+    speeds |= {"gpu.hbm": cluster.gpu.hbm_bytes, "gpu.hbm_bandwidth": cluster.gpu.hbm_bytes_per_s}
+    for name, value in speeds.items():
+        if value < 1:
+            raise SpecError(f"cluster {cluster.name}: {name} is {value}; at least 1 in SI units")
+    if cluster.nodes * cluster.node.gpus > MOST_GPUS:
+        raise SpecError(f"cluster {cluster.name}: {cluster.nodes * cluster.node.gpus} GPUs; at most {MOST_GPUS}")
     return cluster
 
 

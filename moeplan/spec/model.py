@@ -32,11 +32,11 @@ class ModelSpec(Record):
     """A decoder-only transformer whose layers end in routed experts or, for the first `dense_layers`, a dense FFN."""
 
     name: str
-    num_layers: Size
+    num_layers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     hidden: Size
     vocab: Size
     attention: Attention
-    experts: Count
+    experts: Annotated[int, msgspec.Meta(ge=0, le=65_536)]
     """Routed experts per MoE layer."""
     top_k: Count
     """Routed experts that each token visits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import tomllib
 from pathlib import Path
@@ -70,11 +71,15 @@ def to_json(record: object) -> bytes:
 def read_bytes(path: Path) -> bytes:
     """The content of a file that a user named; SpecError where it is missing, a folder, unreadable or too large."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'is not a regular file'}")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SpecError(f"{path}: {path.stat().st_size} bytes; a file of at most {MAX_FILE_BYTES} bytes is read")
         return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror or error}") from None
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_json(path: Path) -> Plain:
@@ -89,12 +94,28 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The TOML document in `path`."""
     try:
         return tomllib.loads(read_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with too many digits
         raise SpecError(f"{path}: not valid TOML: {error}") from None
 
 
+def check_writable(path: Path) -> None:
+    """SpecError where a file at `path` could not be written, or something that is no file would be replaced."""
+    try:
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path}: is not a regular file; a file is written")
+        folder = path.resolve().parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise SpecError(f"{path}: {path.parent} is not a folder that can be written to")
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{str(path)!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds all of it or stays as it was."""
+    """Write `content` so that `path` holds all of it or stays as it was; a link is followed."""
+    check_writable(path)
+    path = path.resolve()
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

@@ -34,7 +34,7 @@ def over_a_queue(sender, receiver):
     )
 
     def body(start, report):
-        device = join(start, "cpu", timeout_s=20)
+        device = join(start, "cpu", timeout_s=20, token="")
         group, clock = dist.new_group([0, 1]), Clock(program, start.rank)
         if start.rank == 0:
             return sender(Outgoing([1], group, clock), sends)

@@ -34,7 +34,7 @@ def before(op):
     if sys.argv[2] == str(start.rank) and op.kind == "B":
         raise ValueError("a cosmic ray")
 
-options = Options(steps=2, dtype="fp64", timeout_s=30)
+options = Options(steps=2, dtype="fp64", timeout_s=30, seed=start.rank if sys.argv[2] == "seeds" else 0)
 try:
     result = run_rank(read_plan(Path(sys.argv[1])), options, start, hooks=Hooks(before=before))
 except MoeplanError as error:
@@ -84,6 +84,27 @@ def test_ranks_started_one_by_one_all_end_with_three_when_one_fails(tmp_path):
     assert first.startswith("rank 0: ")
     assert second == "rank 1: ValueError: a cosmic ray"
     assert time.monotonic() - begin < 30
+
+
+def test_ranks_started_with_other_options_all_end_with_three(tmp_path):
+    (first, one), (second, two) = start_ranks(tmp_path, failing="seeds")
+    assert (one, two) == (3, 3)
+    told = "ranks [{}] were started with another plan or other options"
+    assert f"rank 0: {told.format(1)}" == first or f"rank 1: {told.format(0)}" == second
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is not below WORLD_SIZE=4"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "here", "MASTER_PORT": "99999"}, "not within 1..65535"),
+    ],
+)
+def test_launcher_variables_that_cannot_be_are_refused(variables, message):
+    with pytest.raises(SpecError, match=message):
+        from_environment(variables)
 
 
 def test_a_rank_that_fails_ends_all_and_is_named():

@@ -101,5 +101,5 @@ def test_what_is_no_trace_is_refused(tmp_path, content):
 
 
 def test_a_missing_folder_is_an_error_of_the_user(trace, tmp_path):
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(SpecError, match="is not a folder that can be written to"):
         write_chrome(trace, tmp_path / "none" / "t.json")
