@@ -261,3 +261,11 @@ def test_degrees_that_do_not_fit_are_refused_with_their_numbers(gpus, layout, me
     case = make_case(gpus, per_node=4 if gpus == 20 else 8, num_layers=6, experts=256)
     with pytest.raises(SpecError, match=message):
         stages(case, layout)
+
+
+def test_pipers_groups_lie_inside_nodes_or_fill_them(make_case):
+    """Groups of 4 would lie across nodes of 6; of 3 they lie inside, of 6 they fill one."""
+    case = make_case(12, per_node=6, experts=12)
+    assert {layout.ep for layout in piper.layouts(case)} <= {1, 2, 3, 6, 12}
+    with pytest.raises(SpecError, match="groups of 4 ranks would lie across nodes of 6"):
+        stages(case, Piper(dp=12, ep=4))
