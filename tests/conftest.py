@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from msgspec import structs
 
 from moeplan.cost.durations import Machine
@@ -14,6 +15,10 @@ from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A slow machine is no failure, and the same commit always tries the same examples.
+settings.register_profile("moeplan", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("moeplan")
 
 
 def pytest_addoption(parser):

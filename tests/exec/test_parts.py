@@ -40,7 +40,7 @@ def test_adam_is_that_of_torch():
     assert fork(1, body)[0] < 1e-14
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     layout=st.sampled_from(
         [

@@ -38,7 +38,7 @@ def priced(make_case, machine_of, layout, schedule, recompute, **case):
     return structs.replace(plan, durations=predict(given_case, plan.graph, plan.batch, machine)), steps
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     drawn=st.sampled_from(LAYOUTS),
     recompute=RULES,

@@ -92,7 +92,7 @@ class Table(Search):
         return structs.replace(self.plan, predictions=structs.replace(self.plan.predictions, step_s=step_s))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.floats(0.5, 1), st.floats(0.5, 1), st.floats(0.5, 1)).map(sorted), min_size=1))
 def test_the_best_of_any_table_is_found_within_the_gap(make_case, costs):
     """A first bound below a better one below the step: what is left aside is at most the stated gap faster."""

@@ -30,7 +30,7 @@ def demands(program, duration_ns, latency_ns):
     return {op.id: Demand(latency_ns, duration_ns[op.id], (op.position, 100 + op.peers[0]), (1.0, 1.0)) for op in sends}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=CASES, seed=st.integers(0, 2**32))
 def test_without_sharing_the_engine_is_the_longest_path(programs, case, seed):
     program = drawn(programs, case)
@@ -41,7 +41,7 @@ def test_without_sharing_the_engine_is_the_longest_path(programs, case, seed):
     assert run(program, duration_ns, exclusive=compute_streams(program)) == timeline
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=CASES, seed=st.integers(0, 2**32), latency_ns=st.integers(0, 5))
 def test_shared_links_only_delay_and_runs_repeat(programs, case, seed, latency_ns):
     program = drawn(programs, case)
@@ -53,7 +53,7 @@ def test_shared_links_only_delay_and_runs_repeat(programs, case, seed, latency_n
     assert run(program, duration_ns, transfers=transfers) == timeline
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(case=CASES, seed=st.integers(0, 2**32))
 def test_transfers_on_links_of_their_own_take_their_duration(programs, case, seed):
     program = drawn(programs, case)
@@ -113,7 +113,7 @@ def test_exclusive_streams_take_turns(programs):
     assert shared == Timeline([0, 13, 37, 3, 17], [3, 17, 42, 13, 37])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12))
 def test_exclusive_streams_never_overlap_and_never_idle(programs, work):
     """Operations on two streams that wait for nothing else: back to back, in stream order."""

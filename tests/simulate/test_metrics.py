@@ -8,7 +8,7 @@ from moeplan.simulate import Timeline, Use, metrics, run
 from moeplan.simulate.metrics import covered_ns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(positions=st.integers(1, 4), chunks=st.integers(1, 2), microbatches=st.integers(1, 5), seed=st.integers(0, 999))
 def test_parts_sum_to_the_step(programs, positions, chunks, microbatches, seed):
     program = programs.program("interleaved", positions, positions * chunks, microbatches)
