@@ -31,6 +31,13 @@ from moeplan.topology.routes import Fabric
 
 BASELINE = "colocated"
 GIB = 1024**3
+ASSUMPTIONS = (
+    "routing is balanced: every expert receives the same number of rows",
+    "attention is causal; model FLOP leave recomputation out",
+    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
+    " cross once per node where the layout says deduplicate",
+    "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
+)
 
 
 class Ranking(NamedTuple):
@@ -211,15 +218,6 @@ def _signed(found: Found) -> Found:
         warnings=_warnings(found.best),
     )
     return found._replace(best=plan)
-
-
-ASSUMPTIONS = (
-    "routing is balanced: every expert receives the same number of rows",
-    "attention is causal; model FLOP leave recomputation out",
-    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
-    " cross once per node where the layout says deduplicate",
-    "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
-)
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:

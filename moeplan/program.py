@@ -23,7 +23,6 @@ OP_KINDS = (
     *("all_reduce", "all_gather", "reduce_scatter", "optimizer", "migrate", "checkpoint"),
 )
 COMPUTE_KINDS = ("F", "B", "I", "W")
-SYNC_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 
 class Op(NamedTuple):
@@ -72,9 +71,14 @@ def text_of(op: Op) -> str:
     return f"{op.kind}.{op.phase} {op.piece}:{op.microbatch}"
 
 
+def receives(stream: Stream) -> bool:
+    """Whether `stream` is a queue from another position."""
+    return stream.name.startswith("receive ")
+
+
 def is_receive(program: Program, op: Op) -> bool:
     """Whether `op` is the receiving half of a transfer between two positions."""
-    return program.streams[op.stream].name.startswith("receive ")
+    return receives(program.streams[op.stream])
 
 
 def lower(graph: StageGraph, steps: Steps, *, microbatches: int, overlap: Overlap, recompute: Recompute) -> Program:

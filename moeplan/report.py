@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 GIB = 1024**3
-FORMATS = ("table", "json", "csv")
 
 
 def ranking_rows(ranking: Ranking) -> Rows:

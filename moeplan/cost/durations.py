@@ -14,7 +14,7 @@ from moeplan.cost import communication as network
 from moeplan.errors import SpecError
 from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
-from moeplan.program import Program, text_of
+from moeplan.program import Program, receives, text_of
 from moeplan.resources.memory import replica_parameters
 from moeplan.resources.traffic import edge_bytes, residual_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
@@ -207,10 +207,10 @@ def per_operation(program: Program, durations: Sequence[Duration], microbatches:
     of which `durations` know nothing.
     """
     table = {(d.kind, d.phase, piece): d for d in durations for piece in d.pieces}
-    receives = {s for s, stream in enumerate(program.streams) if stream.name.startswith("receive ")}
+    incoming = {s for s, stream in enumerate(program.streams) if receives(stream)}
     result = []
     for op in program.ops:
-        if op.stream in receives:
+        if op.stream in incoming:
             result.append(0)
             continue
         kind, phase, share = op.kind, "F" if op.phase == "R" else op.phase, 1.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from moeplan.cost.durations import per_operation
 from moeplan.layout import StageGraph
 from moeplan.plan import Duration, Plan
-from moeplan.program import Program, lower
+from moeplan.program import Program, is_receive, lower
 from moeplan.schedule import Shape, Steps
 from moeplan.schedules import make
 
@@ -105,7 +105,7 @@ def _times(graph: StageGraph, program: Program, duration_ns: Sequence[int]) -> T
     actions: dict[tuple[int, str], list[int]] = {}
     leaves: dict[tuple[int, str], int] = {}
     for op in program.ops:
-        if op.phase == "S" or program.streams[op.stream].name.startswith("receive "):
+        if op.phase == "S" or is_receive(program, op):
             continue
         key = (_stage(graph, op.piece, op.phase, transfer=bool(op.peers)), "F" if op.phase == "F" else "B")
         if op.peers:
@@ -138,7 +138,7 @@ def _end(program: Program, ops: Sequence[int], duration_ns: Sequence[int], *, st
         for dep in op.deps:
             if dep in inside:
                 start = max(start, ends[dep])
-            elif program.streams[program.ops[dep].stream].name.startswith("receive "):
+            elif is_receive(program, program.ops[dep]):
                 start = max(start, given)
         ends[number] = streams[op.stream] = start + duration_ns[number]
     return max(ends.values())

@@ -193,8 +193,3 @@ def _largest_buffer(case: Case, graph: StageGraph, position: int, load: Load) ->
         if position in graph.stages[graph.pieces[i].stage] + graph.stages[graph.pieces[i + 1].stage]
     ]
     return max(here, default=0.0)
-
-
-def piece_name(piece: Piece) -> str:
-    """`attention 3`: how a piece is called in tables."""
-    return f"{piece.kind} {piece.layer}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moeplan.layout import StageGraph
-from moeplan.program import Program
+from moeplan.program import Program, receives
 from moeplan.simulate.links import Demand
 
 TRANSFERS = ("dispatch", "combine", "m2n", "n2m", "send")
@@ -28,7 +28,7 @@ def demands(
     users: dict[int, set[int]] = {}
     for number, stream in enumerate(program.streams):
         first = program.ops[stream.ops[0]]
-        if first.kind in TRANSFERS and not stream.name.startswith("receive "):
+        if first.kind in TRANSFERS and not receives(stream):
             target = first.peers[0] if first.peers else first.position
             tier = 2 * _crosses(graph, first.position, target, gpus_per_node)
             links[number] = (LINKS_PER_POSITION * first.position + tier, LINKS_PER_POSITION * target + tier + 1)

@@ -10,7 +10,7 @@ from simpy import Environment, Event
 from simpy.events import Timeout
 
 from moeplan.errors import ScheduleError, SpecError
-from moeplan.program import Program, Stream, text_of
+from moeplan.program import Program, Stream, receives, text_of
 from moeplan.simulate.instant import Turns
 from moeplan.simulate.links import Demand, Links
 from moeplan.simulate.timeline import Timeline
@@ -137,7 +137,7 @@ def _instant_receives(program: Program, duration_ns: Sequence[int]) -> dict[int,
     """Receives on streams where each takes no time and waits for its send alone; a queue's sends end in its order."""
     found: dict[int, int] = {}
     for stream in program.streams:
-        if stream.name.startswith("receive ") and not any(duration_ns[n] for n in stream.ops):
+        if receives(stream) and not any(duration_ns[n] for n in stream.ops):
             sends = [program.ops[n].deps for n in stream.ops]
             if all(len(deps) == 1 for deps in sends) and len({program.ops[deps[0]].stream for deps in sends}) == 1:
                 found.update((n, deps[0]) for n, deps in zip(stream.ops, sends, strict=True))
