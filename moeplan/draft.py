@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moeplan.layout import Batch, Colocated, Layout, Recompute, StageGraph, batch
+from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph, batch
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
 from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver, place
@@ -22,7 +22,7 @@ def dealt(case: Case, layout: Layout, graph: StageGraph) -> Batch:
 
 def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:
     """What a schedule generator may know of `layout`."""
-    depth = 1 if isinstance(layout, Colocated) else layout.depth
+    depth = layout.depth if isinstance(layout, Disaggregated) else 1
     return Shape(len(graph.positions), len(graph.stages), microbatches, depth=depth)
 
 

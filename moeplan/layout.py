@@ -38,10 +38,23 @@ class Colocated(Record, tag_field="family", tag="colocated"):
     """Data-parallel ranks of attention; `copies` of the whole pipeline follow from it."""
     micro_batch: int = 1
     """Sequences per data-parallel rank and micro-batch."""
+    split: tuple[int, ...] = ()
+    """Layers of each of the pp * vpp virtual stages; empty cuts them as evenly as can be, larger ones first."""
 
 
-class Piper(Colocated, tag_field="family", tag="piper"):
-    """The colocated mesh with TP = 1, its experts inside a node or a single-hop switch group."""
+class Piper(Record, tag_field="family", tag="piper"):
+    """PP x EP ranks: TP = 1, attention data-parallel inside an expert group, which one node or one switch holds."""
+
+    pp: int = 1
+    vpp: int = 1
+    """Virtual stages per position."""
+    ep: int = 1
+    dp: int = 1
+    """Copies of the whole PP x EP mesh; the paper's own has one."""
+    micro_batch: int = 1
+    """Sequences per rank and micro-batch."""
+    split: tuple[int, ...] = ()
+    """As `Colocated.split`."""
 
 
 class Disaggregated(Record, tag_field="family", tag="disaggregated"):
@@ -65,6 +78,7 @@ class Disaggregated(Record, tag_field="family", tag="disaggregated"):
 
 
 Layout = Colocated | Piper | Disaggregated
+Mesh = Colocated | Piper
 
 
 class Recompute(Record):
@@ -320,7 +334,7 @@ def check_positive(layout: Layout) -> None:
     """SpecError with the first degree that is less than 1; a side may have no NICs."""
     for name in layout.__struct_fields__:
         value = getattr(layout, name)
-        if value < 1 and name not in ("attention_nics", "ffn_nics", "deduplicate"):
+        if name not in ("attention_nics", "ffn_nics", "deduplicate", "split") and value < 1:
             raise SpecError(f"layout: {name} {value} must be at least 1")
 
 

@@ -10,10 +10,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated, Position, StageGraph, assemble, check_positive, grid, split_evenly
+from moeplan.layout import Colocated, Mesh, Piper, Position, StageGraph, assemble, check_positive, grid, split_evenly
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import ModelSpec
+
+
+def mesh_of(layout: Mesh) -> Colocated:
+    """`layout` in the degrees of a colocated mesh.
+
+    Piper's ranks of an expert group are data-parallel for attention: its dp copies are ep * dp such ranks.
+    """
+    if isinstance(layout, Piper):
+        return Colocated(
+            pp=layout.pp,
+            vpp=layout.vpp,
+            ep=layout.ep,
+            dp=layout.ep * layout.dp,
+            micro_batch=layout.micro_batch,
+            split=layout.split,
+        )
+    return layout
+
+
+def layers_of(num_layers: int, layout: Colocated) -> list[int]:
+    """Layers of each virtual stage of `layout`."""
+    return list(layout.split) or split_evenly(num_layers, layout.pp * layout.vpp)
 
 
 def block(layout: Colocated) -> int:
@@ -41,6 +63,14 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
             layout.pp * layout.vpp <= model.num_layers,
             f"pp {layout.pp} * vpp {layout.vpp} = {layout.pp * layout.vpp} stages for {model.num_layers} layers",
         ),
+        (
+            len(layout.split) in (0, layout.pp * layout.vpp),
+            f"split {list(layout.split)} names {len(layout.split)} stages, not pp {layout.pp} * vpp {layout.vpp}",
+        ),
+        (
+            not layout.split or (min(layout.split) > 0 and sum(layout.split) == model.num_layers),
+            f"split {list(layout.split)} has {sum(layout.split)} layers, not {model.num_layers} with one or more each",
+        ),
         (model.attention.heads % layout.tp == 0, f"{model.attention.heads} heads % tp {layout.tp} is not 0"),
         (
             model.attention.kv_heads % layout.tp == 0 or layout.tp % model.attention.kv_heads == 0,
@@ -60,11 +90,11 @@ def check_experts(model: ModelSpec, ep: int, world: int) -> None:
 
 
 def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
-    """The stage graph of `layout`; layers are cut evenly over pp * vpp stages, larger ones first."""
+    """The stage graph of `layout`."""
     check_degrees(case.model, layout, num_ranks(case.cluster))
     stage_world = layout.tp * layout.cp * layout.dp
     size = block(layout)
-    counts = split_evenly(case.model.num_layers, layout.pp * layout.vpp)
+    counts = layers_of(case.model.num_layers, layout)
     stage_of = [stage for stage, count in enumerate(counts) for _ in range(count)]
     return assemble(
         case.model,
@@ -90,10 +120,8 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def meshes(
-    case: Case, chosen: Mapping[str, Sequence[int]], *, widest_tp: int, widest_ep: int
-) -> Iterator[dict[str, int]]:
-    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1, as degrees.
+def meshes(case: Case, chosen: Mapping[str, Sequence[int]], *, widest_tp: int, widest_ep: int) -> Iterator[Colocated]:
+    """Every mesh over all GPUs with tp, ep up to the given sizes and etp = 1.
 
     `chosen` may give other values of vpp and micro_batch than the usual ones.
     """
@@ -108,4 +136,4 @@ def meshes(
                     continue
                 for vpp in (v for v in virtual if pp * v <= model.num_layers and (v == 1 or pp > 1)):
                     for b in (b for b in sizes if b == 1 or b * dp <= case.workload.global_batch):
-                        yield {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "micro_batch": b}
+                        yield Colocated(tp=tp, pp=pp, vpp=vpp, ep=ep, dp=dp, micro_batch=b)

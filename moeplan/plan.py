@@ -1,7 +1,7 @@
 """The plan file: all that the simulator and the executor read.
 
-`schema_version` is MAJOR.MINOR: a new optional field raises the minor, anything else the major. Equal inputs give equal
-bytes outside `provenance`.
+`schema_version` is MAJOR.MINOR: whatever changes raises the minor, and plans of earlier minors are read; what can no
+longer be read raises the major. Equal inputs give equal bytes outside `provenance`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec import structs
 from moeplan import layout as layouts
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph
+from moeplan.mesh import mesh_of
 from moeplan.overlap import Overlap
 from moeplan.program import Program, lower
 from moeplan.schedule import Steps, from_text
@@ -25,7 +26,7 @@ from moeplan.spec.model import check_model
 from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
 
 SCHEMA: Final = "moeplan.plan"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 
 class ScheduleText(Record):
@@ -184,7 +185,7 @@ def read_plan(path: Path) -> Plan:
     """The plan in `path`, checked; SpecError, PlanVersionError or ScheduleError say what is wrong and where."""
     raw = read_json(path)
     _check_version(raw, path)
-    plan = convert(raw, Plan, where=str(path))
+    plan = convert(_upgraded(raw), Plan, where=str(path))
     try:
         check(plan)
     except (SpecError, ScheduleError) as error:
@@ -272,12 +273,35 @@ def _check_layout(plan: Plan) -> None:
         degrees = {"attention_gpus": sides[0], "ffn_gpus": sides[1], "dp": len(graph.positions[0].ranks)}
         degrees["pairs"] = positions // 2
     else:
+        mesh = mesh_of(plan.layout)
         degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
-        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(plan.layout.cp, 1)}
+        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(mesh.cp, 1)}
+        plan = structs.replace(plan, layout=mesh)
+        cut = [sum(p.kind == "attention" and p.stage == s for p in graph.pieces) for s in range(len(graph.stages))]
+        if mesh.split and list(mesh.split) != cut:
+            raise SpecError(f"layout: split {list(mesh.split)}, but the graph has stages of {cut} layers")
     degrees["micro_batch"] = plan.batch.micro_batch
     for name, value in degrees.items():
         if getattr(plan.layout, name) != value:
             raise SpecError(f"layout: {name} {getattr(plan.layout, name)}, but the graph and batch have {value}")
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw` as this version writes it; inputs of an older plan had other fields, so that their digest is not compared.
+
+    1.0: Piper's layout had the degrees of a colocated mesh.
+    """
+    if raw["schema_version"] == SCHEMA_VERSION:
+        return raw
+    new = raw | {"schema_version": SCHEMA_VERSION}
+    if isinstance(told := raw.get("predictions"), dict):
+        new["predictions"] = told | {"of_inputs": ""}
+    layout = raw.get("layout")
+    if isinstance(layout, dict) and layout.get("family") == "piper" and isinstance(layout.get("dp"), int):
+        new["layout"] = {key: value for key, value in layout.items() if key not in ("tp", "cp", "etp")}
+        if isinstance(ep := layout.get("ep"), int) and ep > 0:
+            new["layout"]["dp"] = layout["dp"] // ep
+    return new
 
 
 def _check_version(raw: Any, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
@@ -16,18 +16,22 @@ from msgspec import structs
 
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
+from moeplan.layout import Mesh
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
 from moeplan.optimize.disaggregate import search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.search import GAP, Found, Search, describe
+from moeplan.optimize.search import GAP, Found, Search, describe, has
 from moeplan.plan import Plan, Solver, world_size
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
+
+Fixed = Mapping[str, object]
+"""Degrees by name that a layout must have."""
 
 BASELINE = "colocated"
 GIB = 1024**3
@@ -69,30 +73,39 @@ def optimize(
     calibration: Calibration,
     *,
     families: Sequence[str] = (),
-    fixed: Mapping[str, object] = MappingProxyType({}),
+    fixed: Fixed = MappingProxyType({}),
     progress: Callable[[str], None] = lambda family: None,
 ) -> Ranking:
     """The best layout of each of `families` (all by default), always with a colocated baseline.
 
-    `fixed` keeps degrees: only layouts that have these values are searched. `progress` hears the name of each family
-    before it is searched. SpecError for a family or a degree that does not exist.
+    `fixed` keeps degrees: only layouts that have these values are searched; a baseline that was not asked for, or lacks
+    one of them, is free. `progress` hears the name of each family before it is searched. SpecError for a family or a
+    degree that does not exist.
     """
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
     wanted = tuple(family for family in FAMILIES if not families or family in families)
     _check_fixed(case, fixed, wanted)
-    searched = [family for family in FAMILIES if family in wanted or family == BASELINE]
+    asked = {family: fixed for family in wanted}
+    if BASELINE not in wanted or not set(fixed) <= set(fields_of(BASELINE)):
+        asked = {BASELINE: {}} | asked
+    asked = {family: asked[family] for family in FAMILIES if family in asked}
     machine = machine_of(case, calibration)
-    found = [one for group in _side_by_side(case, machine, fixed, searched, progress) for one in group]
+    found = [one for group in _side_by_side(case, machine, asked, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     return Ranking(case, wanted, tuple(_signed(f) for f in found))
 
 
-def _check_fixed(case: Case, fixed: Mapping[str, object], wanted: Sequence[str]) -> None:
+def fields_of(family: str) -> tuple[str, ...]:
+    """The degrees that a layout of `family` has."""
+    record = next(record for record, name in RECORDS.items() if name == family)
+    return tuple(record.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def _check_fixed(case: Case, fixed: Fixed, wanted: Sequence[str]) -> None:
     """SpecError with the numbers involved where no layout can have the degrees that the user fixed."""
-    fields = {RECORDS[record]: {field.name for field in structs.fields(record)} for record in RECORDS}
-    known = sorted(set().union(*fields.values()))
+    known = sorted({name for family in FAMILIES for name in fields_of(family)} - {"split"})
     for name, value in fixed.items():
         if name not in known:
             raise SpecError(f"layout.{name}: layouts have {', '.join(known)}")
@@ -102,14 +115,24 @@ def _check_fixed(case: Case, fixed: Mapping[str, object], wanted: Sequence[str])
                 raise SpecError(f"layout.deduplicate: {value!r} is not true or false")
         elif not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise SpecError(f"layout.{name}: {value!r} is not a whole number of at least {least}")
-    if not any(set(fixed) <= fields[family] for family in wanted):
+    able = [family for family in wanted if set(fixed) <= set(fields_of(family))]
+    if not able:
         raise SpecError(f"layout: no family of {', '.join(wanted)} has {' and '.join(fixed)}")
-    _check_numbers(case, {name: value for name, value in fixed.items() if isinstance(value, int)})
+    numbers = {name: value for name, value in fixed.items() if isinstance(value, int)}
+    wrong = [_wrong(case, family, numbers) for family in able]
+    if all(wrong):
+        raise SpecError(f"layout: {wrong[0]}")
+    check_experts(case.model, numbers.get("ep", 1), num_ranks(case.cluster))
 
 
-def _check_numbers(case: Case, fixed: Mapping[str, int]) -> None:
+MULTIPLIED = {colocated.NAME: ("tp", "cp", "pp", "dp"), piper.NAME: ("pp", "ep", "dp"), disaggregated.NAME: ("dp",)}
+"""Degrees whose product is the number of GPUs, or divides it."""
+
+
+def _wrong(case: Case, family: str, fixed: Mapping[str, int]) -> str:
+    """Why no layout of `family` can have the degrees `fixed`; empty where one may."""
     model, world = case.model, num_ranks(case.cluster)
-    factors = {name: fixed[name] for name in ("tp", "cp", "pp", "dp") if name in fixed}
+    factors = {name: fixed[name] for name in MULTIPLIED[family] if name in fixed}
     rules = [
         (
             world % prod(factors.values()) == 0,
@@ -124,54 +147,48 @@ def _check_numbers(case: Case, fixed: Mapping[str, int]) -> None:
         (fixed.get("pp", 1) * fixed.get("vpp", 1) <= model.num_layers, f"pp * vpp exceeds {model.num_layers} layers"),
         (fixed.get("pairs", 1) <= model.num_layers, f"pairs {fixed.get('pairs')} > {model.num_layers} layers"),
     ]
-    for right, message in rules:
-        if not right:
-            raise SpecError(f"layout: {message}")
-    check_experts(model, fixed.get("ep", 1), world)
+    return next((message for right, message in rules if not right), "")
 
 
 def _side_by_side(
     case: Case,
     machine: Machine,
-    fixed: Mapping[str, object],
-    wanted: Sequence[str],
+    asked: Mapping[str, Fixed],
     progress: Callable[[str], None],
 ) -> list[list[Found]]:
     """Meshes, which share what they evaluate, in one process, and disaggregated layouts in another; each in order."""
-    meshes = [family for family in wanted if family != disaggregated.NAME]
-    others = [family for family in wanted if family == disaggregated.NAME]
-    for family in wanted:
+    meshes = {family: fixed for family, fixed in asked.items() if family != disaggregated.NAME}
+    others = {family: fixed for family, fixed in asked.items() if family == disaggregated.NAME}
+    for family in asked:
         progress(family)
     if not (meshes and others):
-        return [_search(case, machine, fixed, wanted)]
+        return [_search(case, machine, asked)]
     fork = get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    beside = fork.Process(target=_search_beside, args=(sender, case, machine, fixed, others), daemon=True)
+    beside = fork.Process(target=_search_beside, args=(sender, case, machine, others), daemon=True)
     beside.start()
     sender.close()
-    found = _search(case, machine, fixed, meshes)
+    found = _search(case, machine, meshes)
     try:
         answer = receiver.recv()
     except EOFError:
-        raise SolverError(f"the search of {others[0]} layouts ended without an answer") from None
+        raise SolverError(f"the search of {disaggregated.NAME} layouts ended without an answer") from None
     if isinstance(answer, MoeplanError):
         raise answer
     return [found, answer]
 
 
-def _search_beside(
-    answer: Connection, case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]
-) -> None:
+def _search_beside(answer: Connection, case: Case, machine: Machine, asked: Mapping[str, Fixed]) -> None:
     """As `_search`, in a child: what it finds, or the error it ends with, goes to the parent, who hears interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
     try:
-        answer.send(_search(case, machine, fixed, families))
+        answer.send(_search(case, machine, asked))
     except MoeplanError as error:
         answer.send(error)
 
 
-def _chosen(fixed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+def _chosen(fixed: Fixed) -> dict[str, tuple[int, ...]]:
     """The micro-batches and virtual stages to enumerate, where the user fixed them."""
     return {
         name: (value,) for name, value in fixed.items() if name in ("micro_batch", "vpp") and isinstance(value, int)
@@ -185,14 +202,17 @@ def _end_with_parent() -> None:
         os._exit(SolverError.exit_code)
 
 
-def _search(case: Case, machine: Machine, fixed: Mapping[str, object], families: Sequence[str]) -> list[Found]:
-    search = Search(case, machine, fixed)
-    layouts = {colocated.NAME: colocated.layouts, piper.NAME: piper.layouts}
+def _search(case: Case, machine: Machine, asked: Mapping[str, Fixed]) -> list[Found]:
+    search = Search(case, machine)
+    layouts: dict[str, Callable[..., Iterator[Mesh]]] = {
+        colocated.NAME: colocated.layouts,
+        piper.NAME: piper.layouts,
+    }
     return [
-        search_disaggregated(search)
+        search_disaggregated(search, fixed)
         if family == disaggregated.NAME
-        else search.meshes(family, layouts[family](case, _chosen(fixed)))
-        for family in families
+        else search.meshes(family, (one for one in layouts[family](case, _chosen(fixed)) if has(one, fixed)))
+        for family, fixed in asked.items()
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -12,7 +13,7 @@ from moeplan.draft import draft_with_steps
 from moeplan.errors import MoeplanError, PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Colocated, Disaggregated
 from moeplan.optimize.evaluate import evaluate, refreshed, simulate
-from moeplan.plan import Provenance, is_stale, program_of, read_plan, steps_of, write_plan
+from moeplan.plan import SCHEMA_VERSION, Provenance, is_stale, program_of, read_plan, steps_of, write_plan
 from moeplan.schedule import to_text
 from moeplan.simulate import step_ns
 from moeplan.spec.case import Case
@@ -20,6 +21,7 @@ from moeplan.spec.record import to_json
 from moeplan.spec.shipped import load_calibration, load_cluster, load_model
 from moeplan.spec.workload import Workload
 
+FIXTURES = Path(__file__).parent / "fixtures" / "plans"
 LAYOUTS = {
     "colocated": (Colocated(pp=2, dp=2, ep=2), "1f1b"),
     "interleaved": (Colocated(tp=2, pp=2, vpp=2), "interleaved"),
@@ -101,8 +103,8 @@ REFUSED = {
     "unknown field inside": (put("graph", "sp", value=1), SpecError, "unknown field `sp`.*graph"),
     "other schema": (put("schema", value="else"), SpecError, "not a plan: schema is not 'moeplan.plan'"),
     "no version": (put("schema_version", value=1), PlanVersionError, "schema_version 1 is not MAJOR.MINOR"),
-    "newer minor": (put("schema_version", value="1.99"), PlanVersionError, "1.99 is newer than 1.0; upgrade moeplan"),
-    "newer major": (put("schema_version", value="2.0"), PlanVersionError, "2.0 is newer than 1.0; upgrade moeplan"),
+    "newer minor": (put("schema_version", value="1.99"), PlanVersionError, "1.99 is newer than 1.1; upgrade moeplan"),
+    "newer major": (put("schema_version", value="2.0"), PlanVersionError, "2.0 is newer than 1.1; upgrade moeplan"),
     "older major": (put("schema_version", value="0.9"), PlanVersionError, "0.9 is older than 1.0 and cannot be read"),
     "another family": (put("layout", "family", value="ring"), SpecError, "'ring'"),
     "fewer ranks": (
@@ -253,3 +255,15 @@ def test_an_edited_schedule_is_predicted_again(make_case, machine_of):
     again = refreshed(other)
     assert not is_stale(again)
     assert again.predictions.step_s == step_ns(simulate(other, program_of(other))) / 1e9 != plan.predictions.step_s
+
+
+@pytest.mark.parametrize("name", ["piper", "disaggregated"])
+def test_plans_of_version_one_keep_loading(name):
+    """Written by moeplan at plan version 1.0; Piper's dp then counted attention's data-parallel ranks."""
+    path = FIXTURES / f"1.0-{name}.json"
+    old, plan = json.loads(path.read_text()), read_plan(path)
+    assert plan.schema_version == SCHEMA_VERSION
+    assert plan.predictions.step_s == old["predictions"]["step_s"]
+    assert evaluate(plan, steps_of(plan)).predictions.step_s == pytest.approx(plan.predictions.step_s)
+    if name == "piper":
+        assert plan.layout.dp * plan.layout.ep == old["layout"]["dp"]

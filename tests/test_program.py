@@ -42,7 +42,7 @@ LAYOUTS = (
     (Colocated(pp=2, ep=2, dp=4), 8, "1f1b"),
     (Colocated(pp=1, ep=2, dp=2), 2, "1f1b"),
     (Colocated(pp=2, vpp=2, ep=2, dp=2), 4, "interleaved"),
-    (Piper(pp=4, ep=2, dp=2), 8, "gpipe"),
+    (Piper(pp=4, ep=2), 8, "gpipe"),
     (Disaggregated(pairs=2, attention_gpus=2, ffn_gpus=4), 6, "af-pipe"),
     (Disaggregated(pairs=1, attention_gpus=4, ffn_gpus=4), 8, "af-pipe"),
     (Disaggregated(pairs=1, attention_gpus=3, ffn_gpus=1, dp=2, depth=2), 8, "interleaved"),

@@ -21,5 +21,4 @@ def stages(case: Case, layout: Colocated) -> StageGraph:
 
 def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Colocated]:
     """Every layout of the family: tensor parallelism inside a node, expert groups of any size."""
-    for degrees in meshes(case, chosen, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster)):
-        yield Colocated(**degrees)
+    yield from meshes(case, chosen, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster))

@@ -1,7 +1,7 @@
 """Piper: PP x EP with expert groups inside a node or a single-hop switch group (Piper, arXiv 2605.05049).
 
-The paper's own mesh has PP x EP ranks, attention data-parallel inside the expert group; that is dp = ep here. The
-family adds copies of whole expert groups (dp a multiple of ep), so that any number of GPUs can be used.
+The paper's own mesh has PP x EP ranks, attention data-parallel inside the expert group. The family adds `dp` copies of
+that mesh, so that any number of GPUs can be used.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from moeplan.errors import SpecError
-from moeplan.layout import Piper, StageGraph
-from moeplan.mesh import mesh_stages, meshes
+from moeplan.layout import Piper, StageGraph, check_positive
+from moeplan.mesh import mesh_of, mesh_stages, meshes
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec
+from moeplan.spec.cluster import ClusterSpec, num_ranks
 
 NAME = "piper"
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
@@ -26,9 +26,8 @@ def widest_group(cluster: ClusterSpec) -> int:
 
 def stages(case: Case, layout: Piper) -> StageGraph:
     """The stage graph of `layout`; SpecError where it breaks the family's rules."""
+    check_positive(layout)
     widest = widest_group(case.cluster)
-    if layout.tp * layout.cp * layout.etp != 1:
-        raise SpecError(f"layout: piper has tp = cp = etp = 1, not {layout.tp}, {layout.cp}, {layout.etp}")
     if layout.ep > widest:
         raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
     if not fits_nodes(case.cluster, layout.ep):
@@ -36,7 +35,13 @@ def stages(case: Case, layout: Piper) -> StageGraph:
             f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {case.cluster.node.gpus}"
             f" GPUs or leaves of {case.cluster.network.nodes_per_leaf} nodes"
         )
-    return mesh_stages(case, layout)
+    world = num_ranks(case.cluster)
+    if layout.pp * layout.ep * layout.dp != world:
+        product = layout.pp * layout.ep * layout.dp
+        raise SpecError(
+            f"layout: pp {layout.pp} * ep {layout.ep} * dp {layout.dp} copies = {product}, not {world} ranks"
+        )
+    return mesh_stages(case, mesh_of(layout))
 
 
 def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:
@@ -47,6 +52,7 @@ def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:
 
 def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Piper]:
     """Every layout of the family: TP = 1, expert groups up to the widest single-hop group."""
-    for degrees in meshes(case, chosen, widest_tp=1, widest_ep=widest_group(case.cluster)):
-        if fits_nodes(case.cluster, degrees["ep"]):
-            yield Piper(**degrees)
+    for mesh in meshes(case, chosen, widest_tp=1, widest_ep=widest_group(case.cluster)):
+        if fits_nodes(case.cluster, mesh.ep):
+            copies = mesh.dp // mesh.ep
+            yield Piper(pp=mesh.pp, vpp=mesh.vpp, ep=mesh.ep, dp=copies, micro_batch=mesh.micro_batch)

@@ -8,10 +8,11 @@ deeper warm-up, M2N deduplicated or not, larger micro-batches) are searched best
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -23,7 +24,7 @@ from moeplan.mesh import divisors
 from moeplan.optimize.allocation import solve
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed, relax
-from moeplan.optimize.search import MOST_ACTIONS, Candidate, Found, Ledger, Search
+from moeplan.optimize.search import MOST_ACTIONS, Candidate, Found, Ledger, Search, has
 from moeplan.optimize.sides import Sides, Sizes
 from moeplan.options import Budgets
 from moeplan.spec.case import Case
@@ -35,8 +36,11 @@ STEPS = (0, 1, 2, 4, 8)
 """GPUs per attention group that a neighbour has more or fewer."""
 
 
-def search_disaggregated(search: Search) -> Found:
-    """The best disaggregated layout; its nearest miss says which memory is short where nothing fits."""
+def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingProxyType({})) -> Found:
+    """The best disaggregated layout that has the degrees `fixed`.
+
+    Its nearest miss says which memory is short where nothing fits.
+    """
     case = search.case
     both = Sides(case, search.machine)
     ledger = Ledger()
@@ -48,7 +52,7 @@ def search_disaggregated(search: Search) -> Found:
         if 4 * case.model.num_layers * fewest > MOST_ACTIONS:
             ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", _any_of(frame, 1))
             continue
-        if any(search.fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
+        if any(fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
             continue
         allocated = allocate(both, frame, ledger, guess)
         if allocated is not None:
@@ -59,7 +63,7 @@ def search_disaggregated(search: Search) -> Found:
     around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed)}
     entries = []
     for near in around:
-        if not search.wanted(near.layout):
+        if not has(near.layout, fixed):
             continue
         short = both.least_bytes(near.layout, near.recompute) - usable_bytes(case)  # type: ignore[arg-type]
         if short > 0:

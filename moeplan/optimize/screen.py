@@ -11,7 +11,8 @@ from functools import cache
 from moeplan.cost import communication as network
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
-from moeplan.layout import Colocated, Piece, Recompute, split_evenly
+from moeplan.layout import Colocated, Piece, Recompute
+from moeplan.mesh import layers_of
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import piece_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
@@ -51,7 +52,7 @@ class Screen:
     def moe_layers(self, layout: Colocated) -> list[int]:
         """MoE layers of each stage."""
         model = self.case.model
-        counts = split_evenly(model.num_layers, layout.pp * layout.vpp)
+        counts = layers_of(model.num_layers, layout)
         starts = [sum(counts[:i]) for i in range(len(counts))]
         return [max(0, n - max(0, model.dense_layers - s)) for n, s in zip(counts, starts, strict=True)]
 
@@ -59,7 +60,7 @@ class Screen:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
         model, memory = self.case.model, self.case.memory
         per_stage = layout.tp * layout.dp
-        layers = sum(split_evenly(model.num_layers, layout.pp * layout.vpp)[:: layout.pp])
+        layers = sum(layers_of(model.num_layers, layout)[:: layout.pp])
         shards = memory.optimizer_shards
         fixed = memory.weight_bytes + gradient_bytes(memory)
         dense = (count.attention_parameters(model) + count.shared_parameters(model)) / layout.tp

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import product
-from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,7 +17,8 @@ from msgspec import structs
 from moeplan import collector
 from moeplan.cost.durations import Machine, predict
 from moeplan.draft import draft_with_steps, written
-from moeplan.layout import Colocated, Layout, Recompute
+from moeplan.layout import Disaggregated, Layout, Mesh, Recompute
+from moeplan.mesh import mesh_of
 from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
 from moeplan.optimize.relaxation import Relaxed
@@ -77,8 +77,8 @@ class Found(NamedTuple):
 class Search:
     """One search; remembers evaluated candidates, so that families share them."""
 
-    def __init__(self, case: Case, machine: Machine, fixed: Mapping[str, object] = MappingProxyType({})) -> None:
-        self.case, self.machine, self.fixed = case, machine, fixed
+    def __init__(self, case: Case, machine: Machine) -> None:
+        self.case, self.machine = case, machine
         self.screen = Screen(case, machine)
         self.order = cache(written)
         self.durations: dict[tuple[object, ...], tuple[Duration, ...]] = {}
@@ -87,39 +87,31 @@ class Search:
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
 
-    def meshes(self, family: str, layouts: Iterable[Colocated]) -> Found:
+    def meshes(self, family: str, layouts: Iterable[Mesh]) -> Found:
         """The best mesh of `layouts`."""
         limit = usable_bytes(self.case)
         ledger = Ledger()
         entries = []
-        for layout in filter(self.wanted, layouts):
-            shards = layout.dp * layout.micro_batch
-            if 2 * layout.pp * layout.vpp * -(-self.case.workload.global_batch // shards) > MOST_ACTIONS:
+        for layout in layouts:
+            mesh = mesh_of(layout)
+            shards = mesh.dp * mesh.micro_batch
+            if 2 * mesh.pp * mesh.vpp * -(-self.case.workload.global_batch // shards) > MOST_ACTIONS:
                 leanest = Candidate(layout, schedules_of(layout)[0], RECOMPUTE[-1])
                 ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", leanest)
                 continue
-            short = self.screen.static_bytes(layout) - limit
+            short = self.screen.static_bytes(mesh) - limit
             if short > 0:
                 leanest = Candidate(layout, schedules_of(layout)[0], RECOMPUTE[-1])
                 ledger.add("parameters alone exceed the usable HBM", leanest, short)
                 continue
             for rule, schedule in product(RECOMPUTE, schedules_of(layout)):
                 candidate = Candidate(layout, schedule, rule)
-                short = self.screen.least_bytes(layout, rule, schedule) - limit
+                short = self.screen.least_bytes(mesh, rule, schedule) - limit
                 if short > 0:
                     ledger.add("activations exceed the usable HBM", candidate, short)
                     continue
-                entries.append((self.screen.step_s(layout, rule), candidate))
+                entries.append((self.screen.step_s(mesh, rule), candidate))
         return self.best_first(family, entries, ledger)
-
-    def wanted(self, layout: Layout) -> bool:
-        """Whether `layout` has the degrees that the user fixed.
-
-        A family that lacks one of them has no such layout, but for the colocated baseline, which then is free.
-        """
-        if type(layout) is Colocated and any(not hasattr(layout, name) for name in self.fixed):
-            return True
-        return all(getattr(layout, name, None) == value for name, value in self.fixed.items())
 
     def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
         """The fastest of `entries`, each with a lower bound of its step.
@@ -207,9 +199,10 @@ class Ledger:
         return tuple(sorted(rows, key=lambda row: (-row.layouts, row.reason)))
 
 
-def degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
-    """The degrees of `layout` without its family, for comparison and order."""
-    return tuple((name, int(getattr(layout, name))) for name in layout.__struct_fields__)
+def degrees(layout: Layout) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
+    """The degrees of `layout` without its family, for comparison and order; a mesh in those of the colocated one."""
+    one = layout if isinstance(layout, Disaggregated) else mesh_of(layout)
+    return tuple((name, getattr(one, name)) for name in one.__struct_fields__)
 
 
 def key_of(candidate: Candidate) -> tuple[object, ...]:
@@ -220,8 +213,13 @@ def key_of(candidate: Candidate) -> tuple[object, ...]:
 
 def describe(layout: Layout) -> str:
     """`pp 8 ep 16 dp 16`: the degrees that are not 1, and always the GPUs of both sides, in one line; NICs follow."""
-    shown = [(n, v) for n, v in degrees(layout) if (v > 1 and "nics" not in n) or n in ("attention_gpus", "ffn_gpus")]
-    parts = [f"{name.replace('_', '-')} {value}" for name, value in shown]
+    parts = []
+    for name in layout.__struct_fields__:
+        value = getattr(layout, name)
+        if name == "split":
+            parts += [f"split {'-'.join(map(str, value))}"] if value else []
+        elif (value > 1 and "nics" not in name) or name in ("attention_gpus", "ffn_gpus"):
+            parts.append(f"{name.replace('_', '-')} {int(value)}")
     return " ".join(parts) or "one rank"
 
 
@@ -231,7 +229,12 @@ def tell(candidate: Candidate) -> str:
     return f"{describe(candidate.layout)}, {candidate.schedule}, recompute {rule.attention}/{rule.ffn}"
 
 
-def schedules_of(layout: Colocated) -> tuple[str, ...]:
+def has(layout: Layout, fixed: Mapping[str, object]) -> bool:
+    """Whether `layout` has the degrees `fixed`."""
+    return all(getattr(layout, name, None) == value for name, value in fixed.items())
+
+
+def schedules_of(layout: Mesh) -> tuple[str, ...]:
     """The schedules of a mesh: interleaved where a position has several chunks; one position needs no second order."""
     if layout.vpp > 1:
         return ("interleaved",)

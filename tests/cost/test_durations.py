@@ -14,7 +14,7 @@ PLANS = {
     "one stage": (16, Colocated(dp=16, ep=8), "1f1b"),
     "tensor parallel": (16, Colocated(tp=2, pp=2, dp=4, ep=4), "1f1b"),
     "interleaved": (16, Colocated(pp=2, vpp=2, dp=8, ep=8), "interleaved"),
-    "piper": (16, Piper(pp=4, dp=4, ep=4), "gpipe"),
+    "piper": (16, Piper(pp=4, ep=4), "gpipe"),
     "disaggregated": (16, Disaggregated(pairs=2, attention_gpus=8, ffn_gpus=8), "af-pipe"),
     "deduplicated": (16, Disaggregated(attention_gpus=8, ffn_gpus=8, deduplicate=True), "af-pipe"),
     "on two nodes": (24, Disaggregated(attention_gpus=8, ffn_gpus=16, deduplicate=True), "af-pipe"),

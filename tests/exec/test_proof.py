@@ -25,8 +25,8 @@ COLOCATED = {
     "four expert shards": (4, Colocated(ep=4, dp=4, micro_batch=2), "1f1b", {"global_batch": 9}, DEEP),
     "four stages": (4, Piper(pp=4), "1f1b", {}, {"qk_norm": True, "tied_embeddings": True}),
     "copies of stages": (8, Colocated(pp=2, ep=2, dp=4), "1f1b", {"global_batch": 11}, DEEP),
-    "chunks and shards": (8, Piper(pp=2, vpp=2, ep=4, dp=4), "interleaved", {"recompute": ALL}, DEEP),
-    "four stages of two": (8, Piper(pp=4, ep=2, dp=2), "gpipe", {"recompute": BOTH}, DEEP | {"top_k": 3}),
+    "chunks and shards": (8, Piper(pp=2, vpp=2, ep=4), "interleaved", {"recompute": ALL}, DEEP),
+    "four stages of two": (8, Piper(pp=4, ep=2), "gpipe", {"recompute": BOTH}, DEEP | {"top_k": 3}),
 }
 DISAGGREGATED = {
     "one and one": (2, Disaggregated(), "af-pipe", {}, {}),

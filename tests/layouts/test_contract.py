@@ -12,6 +12,7 @@ from moeplan.draft import dealt, draft
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Disaggregated, Piper, experts_of, pieces_of
 from moeplan.layouts import colocated, disaggregated, family_of, piper, stages
+from moeplan.mesh import mesh_of
 from moeplan.optimize.evaluate import footprint
 from moeplan.plan import check, steps_of
 from moeplan.resources.memory import replica_parameters
@@ -36,8 +37,10 @@ LAYOUTS = {
         Colocated(pp=4, dp=2, ep=2),
         Colocated(pp=2, vpp=3, dp=4, ep=4),
         Colocated(tp=2, pp=4, dp=1, ep=2),
-        Piper(pp=2, dp=4, ep=2),
+        Piper(pp=2, dp=2, ep=2),
         Piper(pp=4, dp=2, ep=1),
+        Colocated(pp=2, dp=4, split=(1, 5)),
+        Piper(pp=2, vpp=2, ep=4, split=(2, 1, 1, 2)),
         Disaggregated(attention_gpus=4, ffn_gpus=4),
         Disaggregated(attention_gpus=2, ffn_gpus=2, dp=2, deduplicate=True),
         Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4),
@@ -76,6 +79,8 @@ def test_ranks_are_covered_once(drawn):
     assert sorted(ranks) == list(range(len(ranks)))
     if isinstance(layout, Colocated):
         assert len(ranks) == layout.tp * layout.dp * layout.pp
+    elif isinstance(layout, Piper):
+        assert len(ranks) == layout.pp * layout.ep * layout.dp
     else:
         assert len(ranks) == (layout.attention_gpus + layout.ffn_gpus) * layout.dp
 
@@ -105,7 +110,7 @@ def test_every_expert_block_holds_every_expert_once(drawn):
 
 def test_who_holds_parameters_stands_in_one_group_of_replicas(drawn):
     _, layout, graph = drawn
-    dp = layout.dp if isinstance(layout, Colocated) else None
+    dp = None if isinstance(layout, Disaggregated) else mesh_of(layout).dp
     for replica in graph.replicas:
         there = [rank for p in replica.positions for group in graph.positions[p].ranks for rank in group]
         assert sorted(rank for group in replica.groups for rank in group) == sorted(there)
@@ -169,15 +174,21 @@ def test_every_schedule_of_the_family_makes_a_legal_plan(drawn):
 
 
 @pytest.mark.parametrize(
-    "degrees",
-    [{"dp": 16, "ep": 8}, {"pp": 2, "dp": 8, "ep": 4}, {"pp": 4, "vpp": 2, "dp": 4, "ep": 2}],
-    ids=["one stage", "two stages", "interleaved"],
+    ("mesh", "copied"),
+    [
+        (Colocated(dp=16, ep=8), Piper(ep=8, dp=2)),
+        (Colocated(pp=2, dp=8, ep=4), Piper(pp=2, ep=4, dp=2)),
+        (Colocated(pp=4, vpp=2, dp=4, ep=4, micro_batch=2), Piper(pp=4, vpp=2, ep=4, micro_batch=2)),
+        (Colocated(pp=2, dp=8, ep=8, split=(5, 3)), Piper(pp=2, ep=8, split=(5, 3))),
+    ],
+    ids=["one stage", "two stages", "interleaved", "uneven"],
 )
-def test_colocated_and_piper_are_one_where_both_hold_a_layout(degrees, make_case, machine_of):
+def test_colocated_and_piper_are_one_where_both_hold_a_layout(mesh, copied, make_case, machine_of):
+    """Piper's dp copies of ep ranks are ep * dp data-parallel ranks of attention."""
     case = make_case(16, num_layers=8)
     machine = machine_of(case)
-    schedule = "interleaved" if "vpp" in degrees else "1f1b"
-    plans = [draft(case, family(**degrees), schedule=schedule) for family in (Colocated, Piper)]
+    schedule = "interleaved" if mesh.vpp > 1 else "1f1b"
+    plans = [draft(case, layout, schedule=schedule) for layout in (mesh, copied)]
     one, two = (
         (p.graph, p.batch, p.schedule, footprint(p, steps_of(p)), predict(case, p.graph, p.batch, machine))
         for p in plans
@@ -197,7 +208,8 @@ def test_every_layout_that_a_mesh_family_offers_is_legal_and_uses_all_gpus(famil
         graph = stages(case, layout)
         assert sum(count(graph, p) for p in range(len(graph.positions))) == 16
         if family is piper:
-            assert layout.tp == 1
+            assert graph.tp == 1
+            assert layout.pp * layout.ep * layout.dp == 16
             assert layout.ep <= 8
 
 
@@ -237,14 +249,17 @@ def test_four_ranks_in_two_stages_and_expert_groups_of_two(make_case):
     [
         (8, Colocated(dp=8, ep=3), "256 experts % ep 3 is not 0; ep may be 1, 2, 4, 8$"),
         (768, Colocated(dp=768, ep=3), "256 experts % ep 3 .*; ep may be 1, 2, 4, 8, 16, 32, 64, 128, 256$"),
-        (512, Piper(dp=512, ep=512), "piper keeps ep 512 within the 128 ranks"),
+        (512, Piper(ep=512), "piper keeps ep 512 within the 128 ranks"),
         (512, Colocated(dp=512, ep=512), "256 experts % ep 512"),
         (8, Colocated(pp=2, dp=3), r"tp 1 \* cp 1 \* dp 3 \* pp 2 = 6, not 8"),
         (4, Colocated(tp=2, pp=2, ep=2, etp=2), r"etp 2 \* ep 2 \* pp 2 = 8 does not divide 4 ranks"),
         (8, Colocated(pp=8), r"pp 8 \* vpp 1 = 8 stages for 6 layers"),
         (8, Colocated(pp=2, vpp=4, dp=4), r"pp 2 \* vpp 4 = 8 stages for 6 layers"),
         (8, Colocated(tp=8), "4 heads % tp 8 is not 0"),
-        (8, Piper(tp=2, dp=4), "piper has tp = cp = etp = 1, not 2, 1, 1"),
+        (8, Piper(ep=2, dp=8), r"pp 1 \* ep 2 \* dp 8 copies = 16, not 8 ranks"),
+        (8, Colocated(pp=2, dp=4, split=(3, 2, 1)), r"split \[3, 2, 1\] names 3 stages, not pp 2 \* vpp 1"),
+        (8, Colocated(dp=8, split=(5,)), r"split \[5\] has 5 layers, not 6"),
+        (8, Colocated(pp=2, dp=4, split=(6, 0)), r"split \[6, 0\] has 6 layers, not 6 with one or more each"),
         (8, Colocated(tp=0, dp=8), "tp 0 must be at least 1"),
         (8, Colocated(dp=-4, pp=-2), "pp -2 must be at least 1"),
         (8, Colocated(dp=8, micro_batch=0), "micro_batch 0 must be at least 1"),
@@ -268,4 +283,4 @@ def test_pipers_groups_lie_inside_nodes_or_fill_them(make_case):
     case = make_case(12, per_node=6, experts=12)
     assert {layout.ep for layout in piper.layouts(case)} <= {1, 2, 3, 6, 12}
     with pytest.raises(SpecError, match="groups of 4 ranks would lie across nodes of 6"):
-        stages(case, Piper(dp=12, ep=4))
+        stages(case, Piper(dp=3, ep=4))

@@ -16,7 +16,7 @@ from moeplan.layouts import colocated, piper
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
 from moeplan.optimize.evaluate import Footprint, evaluate, footprint, usable_bytes
 from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.optimize.search import GAP, Candidate, Ledger, Search, schedules_of
+from moeplan.optimize.search import GAP, Candidate, Ledger, Search, degrees, schedules_of
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -64,8 +64,8 @@ def test_bounds_never_exceed_what_they_bound(all_of):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_best_of_a_family_is_the_best_of_all_its_candidates(all_of, machine_of, family):
     search, rows = all_of
-    allowed = {repr(structs.asdict(layout)) for layout in FAMILIES[family].layouts(search.case)}
-    fitting = [row for row in rows if row[4] and repr(structs.asdict(row[0].layout)) in allowed]
+    allowed = {degrees(layout) for layout in FAMILIES[family].layouts(search.case)}
+    fitting = [row for row in rows if row[4] and degrees(row[0].layout) in allowed]
     best_s = min(plan.predictions.step_s for _, _, plan, _, _ in fitting)
     found = Search(search.case, machine_of(search.case)).meshes(family, FAMILIES[family].layouts(search.case))
     assert found.best is not None
@@ -129,9 +129,9 @@ def test_what_two_families_hold_is_simulated_once(make_case, machine_of):
 
 
 @pytest.mark.parametrize("fixed", [{"pp": 2}, {"tp": 2, "ep": 4}, {"micro_batch": 4}, {"pp": 4, "vpp": 1, "ep": 2}])
-def test_fixed_degrees_are_kept(make_case, machine_of, fixed):
+def test_fixed_degrees_are_kept(make_case, fixed):
     case = shaped(make_case, "two nodes")
-    best = Search(case, machine_of(case), fixed).meshes("colocated", colocated.layouts(case)).best
+    best = ranked(case, "colocated", fixed=fixed).best
     assert {name: getattr(best.layout, name) for name in fixed} == fixed
 
 
@@ -139,8 +139,8 @@ def test_fixed_degrees_are_kept(make_case, machine_of, fixed):
 def test_no_disaggregated_plan_is_faster_than_the_balanced_split(make_case, machine_of, fixed):
     """The continuous split of GPUs, memory ignored, with the efficiencies and the recompute rule of the plan."""
     case = make_case(6, per_node=3, num_layers=4, global_batch=12, seq_len=512)
-    search = Search(case, machine_of(case), fixed)
-    found = search_disaggregated(search)
+    search = Search(case, machine_of(case))
+    found = search_disaggregated(search, fixed)
     assert found.best is not None
     assert search.plans
     for plan in (found.best, *search.plans.values()):
@@ -162,6 +162,15 @@ def test_a_baseline_stands_in_every_ranking_but_wins_only_if_wanted(make_case):
     steps = [found.best.predictions.step_s for found in ranking.found]
     assert steps == sorted(steps)
     assert isinstance(planner.winner(ranking).layout, Piper)
+
+
+def test_pipers_dp_are_copies_and_a_baseline_that_was_not_asked_for_is_free(make_case):
+    """dp = 1 is the paper's own mesh, PP x EP = GPUs; the colocated layout beside it may take any dp."""
+    ranking = ranked(shaped(make_case, "two nodes"), fixed={"dp": 1})
+    best = {found.family: found.best.layout for found in ranking.found}
+    assert best["piper"].dp == 1
+    assert best["piper"].pp * best["piper"].ep == 8
+    assert best["colocated"].dp > 1
 
 
 def test_where_nothing_fits_the_miss_is_told_in_gib(make_case):

@@ -119,7 +119,7 @@ PLANS = [
             (8, Colocated(pp=4, dp=2, ep=2), "gpipe"),
             (8, Colocated(tp=2, pp=2, dp=2, ep=4), "1f1b"),
             (4, Colocated(pp=2, vpp=3, dp=2, ep=2), "interleaved"),
-            (8, Piper(pp=2, dp=4, ep=4, micro_batch=2), "1f1b"),
+            (8, Piper(pp=2, ep=4, micro_batch=2), "1f1b"),
             (6, Disaggregated(pairs=2, attention_gpus=2, ffn_gpus=4), "af-pipe"),
             (7, Disaggregated(pairs=1, attention_gpus=3, ffn_gpus=4, depth=2), "af-pipe"),
         )
