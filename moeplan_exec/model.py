@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from moeplan.layout import StageGraph, rides
-from moeplan.spec.model import ModelSpec
+from moeplan.spec.model import ModelSpec, grouped
 
 Weights = Mapping[str, Tensor]
 Tensors = tuple[Tensor, ...]
@@ -49,7 +49,7 @@ def embed(weights: Weights, tokens: Tensor) -> Tensors:
 
 def attend(model: ModelSpec, layer: int, seq_len: int, weights: Weights, x: Tensor) -> Tensor:
     """x + causal grouped-query attention of its norm [T, H]; T is whole sequences."""
-    prefix, a = f"layers.{layer}.attention", model.attention
+    prefix, a = f"layers.{layer}.attention", grouped(model)
     h = norm(model, x, weights[f"{prefix}.norm"])
 
     def heads(name: str) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moeplan.layout import Piece, Replica, StageGraph, experts_of, rides
-from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.model import ModelSpec, grouped, is_dense
 from moeplan_exec.data import generator
 
 Shape = tuple[int, ...]
@@ -24,7 +24,7 @@ def swiglu_shapes(prefix: str, hidden: int, width: int) -> Shapes:
 
 def attention_shapes(model: ModelSpec, layer: int) -> Shapes:
     """Norm and projections of one attention."""
-    a, hidden, prefix = model.attention, model.hidden, f"layers.{layer}.attention"
+    a, hidden, prefix = grouped(model), model.hidden, f"layers.{layer}.attention"
     shapes: Shapes = {f"{prefix}.norm": (hidden,), f"{prefix}.q": (a.heads * a.head_dim, hidden)}
     shapes |= {f"{prefix}.{name}": (a.kv_heads * a.head_dim, hidden) for name in "kv"}
     shapes[f"{prefix}.o"] = (hidden, a.heads * a.head_dim)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, StageGraph
 from moeplan.plan import Plan, world_size
+from moeplan.spec.model import Latent, ModelSpec, windows
 
 ALGORITHMS = {
     "local": ("none",),
@@ -33,6 +34,7 @@ def check_world(plan: Plan, world: int) -> None:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     graph = plan.graph
+    yield from _model(plan.case.model, plan.case.workload.seq_len)
     for name, degree in _degrees(plan).items():
         if degree != 1:
             yield f"{name} {degree} cannot be run; tensor and context parallelism run with degree 1"
@@ -46,6 +48,29 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if any(len(homes) != 1 for homes in graph.stages):
         yield "stages with several homes cannot be run; one position per stage can"
     yield from _expert_groups(graph)
+
+
+def _model(model: ModelSpec, seq_len: int) -> Iterator[str]:
+    """What the executor's transformer does not compute."""
+    if isinstance(model.attention, Latent):
+        yield "attention of kind 'mla' cannot be run, 'gqa' can"
+        return
+    for name in ("bias", "sinks"):
+        if getattr(model.attention, name):
+            yield f"attention.{name} true cannot be run, false can"
+    seen = min((w for w in windows(model, range(model.num_layers)) if w), default=seq_len)
+    if seen < seq_len:
+        yield f"attention.window {seen} cannot be run on sequences of {seq_len} tokens; 0, or {seq_len} and more, can"
+    runs = {"gated": True, "ffn_bias": False, "scoring": "softmax", "expert_groups": 1, "routed_scale": 1.0}
+    for name, right in {**runs, "rope_scaled": False}.items():
+        found = getattr(model, name)
+        if found != right:
+            yield f"model.{name} {_text(found)} cannot be run, {_text(right)} can"
+
+
+def _text(value: object) -> str:
+    """`value` as a user writes it in TOML."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _degrees(plan: Plan) -> dict[str, int]:

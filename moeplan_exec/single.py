@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.model import ModelSpec, grouped, is_dense
 from moeplan.spec.workload import Workload
 from moeplan_exec import data
 from moeplan_exec.adam import moments_of, update
@@ -82,7 +82,7 @@ def _ffn(weights: Weights, prefix: str, x: Tensor) -> Tensor:
 
 def _attention(model: ModelSpec, weights: Weights, prefix: str, x: Tensor) -> Tensor:
     """x [B, S, H]."""
-    a, (batch, length) = model.attention, x.shape[:2]
+    a, (batch, length) = grouped(model), x.shape[:2]
     h = _norm(model, x, weights[f"{prefix}.norm"])
     q, k, v = ((h @ weights[f"{prefix}.{n}"].T).view(batch, length, -1, a.head_dim).transpose(1, 2) for n in "qkv")
     if a.qk_norm:

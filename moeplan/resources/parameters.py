@@ -1,7 +1,8 @@
-"""Parameter counts, derived from a model's shape, piece by piece. No linear layer has a bias."""
+"""Parameter counts, derived from a model's shape, piece by piece: matrices, biases, norms, learned logits."""
 
 from __future__ import annotations
 
+from moeplan.resources import attention
 from moeplan.spec.model import ModelSpec, is_dense
 
 
@@ -11,34 +12,64 @@ def norm_parameters(model: ModelSpec) -> int:
 
 
 def attention_parameters(model: ModelSpec) -> int:
-    """Parameters of one attention block: hidden (q + 2 kv) + q hidden + hidden, and 2 head_dim with QK norm.
+    """Parameters of one attention block: its matrices and biases, learned logits, and the norms before and inside it.
 
-    q = heads head_dim, kv = kv_heads head_dim; the third term is the norm before the block.
+    Grouped queries: hidden (q + 2 kv) + q hidden, q = heads head_dim, kv = kv_heads head_dim; QK norm adds 2 head_dim,
+    biases q + 2 kv + hidden, sinks heads. Latent attention: the matrices of `resources.attention.projections`, and a
+    norm of each narrow vector.
     """
-    shape = model.attention
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    qk_norm = 2 * shape.head_dim if shape.qk_norm else 0
-    return model.hidden * (queries + 2 * keys) + queries * model.hidden + norm_parameters(model) + qk_norm
+    matrices = sum(p.inputs * p.outputs + p.bias for p in attention.projections(model))
+    return matrices + attention.sinks(model) + attention.whole_parameters(model) + norm_parameters(model)
+
+
+def attention_share(model: ModelSpec, tp: int) -> float:
+    """Parameters of one attention block that one of `tp` ranks holds.
+
+    Divided: matrices by heads, with their biases, and learned logits. Whole on each: norms, matrices into narrow
+    vectors, the output's bias, and what key-value heads fewer than ranks leave undivided.
+    """
+    total = attention.sinks(model) / tp + attention.whole_parameters(model) + norm_parameters(model)
+    for p in attention.projections(model):
+        parts = attention.shares(p, tp)
+        total += p.inputs * p.outputs / parts + (p.bias if p.from_heads else p.bias / parts)
+    return total
 
 
 def router_parameters(model: ModelSpec) -> int:
-    """Parameters of one router: hidden experts."""
-    return model.hidden * model.experts
+    """Parameters of one router: hidden experts; a bias and, with sigmoid scores, a correction add experts each."""
+    return model.experts * (model.hidden + model.ffn_bias + (model.scoring == "sigmoid"))
+
+
+def ffn_matrices(model: ModelSpec) -> int:
+    """Matrices of one FFN: gate, up and down, or up and down."""
+    return 3 if model.gated else 2
+
+
+def ffn_parameters(model: ModelSpec, width: int) -> int:
+    """Parameters of one FFN of inner `width`: matrices hidden width, and biases (matrices - 1) width + hidden."""
+    biases = (ffn_matrices(model) - 1) * width + model.hidden
+    return ffn_matrices(model) * model.hidden * width + model.ffn_bias * biases
+
+
+def ffn_share(model: ModelSpec, width: int, shards: int) -> float:
+    """Parameters of one FFN that one of `shards` tensor-parallel ranks holds: all divided but the last bias."""
+    last = model.ffn_bias * model.hidden
+    return (ffn_parameters(model, width) - last) / shards + last
 
 
 def expert_parameters(model: ModelSpec) -> int:
-    """Parameters of one routed expert, a gated FFN (gate, up, down): 3 hidden expert_width."""
-    return 3 * model.hidden * model.expert_width
+    """Parameters of one routed expert: 3 hidden expert_width, or 2 without a gate, and its biases."""
+    return ffn_parameters(model, model.expert_width)
 
 
 def shared_parameters(model: ModelSpec) -> int:
-    """Parameters of one layer's shared experts together: shared_experts 3 hidden expert_width."""
+    """Parameters of one layer's shared experts together: as many routed ones have."""
     return model.shared_experts * expert_parameters(model)
 
 
 def dense_parameters(model: ModelSpec) -> int:
-    """Parameters of one dense FFN, gated: 3 hidden dense_width."""
-    return 3 * model.hidden * model.dense_width
+    """Parameters of one dense FFN: 3 hidden dense_width, or 2 without a gate, and its biases."""
+    return ffn_parameters(model, model.dense_width)
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -57,13 +88,28 @@ def layer_parameters(model: ModelSpec, layer: int) -> int:
 
 
 def total_parameters(model: ModelSpec) -> int:
-    """Parameters of the whole model: embedding + layers + final norm + head."""
+    """Parameters of the whole model: embedding + layers + final norm + head; modules that predict further tokens not.
+
+    Those are in `mtp_parameters`; published totals leave them out.
+    """
     return _model(model, model.experts)
 
 
 def active_parameters(model: ModelSpec) -> int:
     """Parameters that one token meets: as `total_parameters` with top_k routed experts per layer (and the shared)."""
     return _model(model, model.top_k)
+
+
+def mtp_parameters(model: ModelSpec, *, own_copies: bool) -> int:
+    """Parameters of the multi-token-prediction modules, beside `total_parameters`.
+
+    Each has one MoE layer, a matrix 2 hidden x hidden, three norms (of the token, of the hidden state, before the
+    head) and, with `own_copies`, an embedding and a head instead of the model's (DeepSeek-V3, arXiv 2412.19437,
+    section 2.2: shared; its checkpoint stores copies).
+    """
+    copies = 2 * embedding_parameters(model) if own_copies else 0
+    joined = 2 * model.hidden * model.hidden + 3 * norm_parameters(model)
+    return model.mtp_layers * (_layer(model, model.experts, dense=False) + joined + copies)
 
 
 def _layer(model: ModelSpec, experts: int, *, dense: bool) -> int:

@@ -2,14 +2,18 @@
 
 T tokens of a rank lie in sequences of s tokens; R rows are token copies that its experts receive. FLOP are 2 per
 multiply-add; attention is causal. Left out: softmax, rotary embedding, top-k and the optimizer's arithmetic, all bound
-by the bytes counted as stream.
+by the bytes counted as stream; biases and learned logits, which add one operation to a row's thousands.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
 from typing import Literal, NamedTuple
 
-from moeplan.spec.model import ModelSpec
+from moeplan.resources import attention
+from moeplan.resources.parameters import ffn_matrices
+from moeplan.spec.model import ModelSpec, is_dense, window_of
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 
@@ -21,7 +25,7 @@ class Compute(NamedTuple):
     flop: float
     hbm_bytes: float
     size: float
-    """What the efficiency curve is read at: rows of a GEMM, tokens per expert, sequence length."""
+    """What the efficiency curve is read at: rows of a GEMM, tokens per expert, tokens that attention sees at most."""
 
 
 class Load(NamedTuple):
@@ -35,8 +39,13 @@ class Load(NamedTuple):
     local_experts: float = 1.0
 
 
-def forward(model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str, moe: bool = True) -> list[Compute]:
-    """Kernels of the forward pass of one piece of `kind`; `moe` tells attention whether a router follows it."""
+def forward(
+    model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str, moe: bool = True, window: int = 0
+) -> list[Compute]:
+    """Kernels of the forward pass of one piece of `kind`.
+
+    `moe` tells attention whether a router follows it, `window` how many tokens it sees (0: all before).
+    """
     size = ELEMENT_BYTES[dtype]
     hidden, tokens = model.hidden, load.tokens
     if kind == "embedding":
@@ -47,16 +56,14 @@ def forward(model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str
         logits = _gemm(tokens, hidden, model.vocab / load.tp, size)
         return [logits, _stream(tokens * (hidden * 3 * size + model.vocab / load.tp * 8))]
     if kind == "dense":
-        return [
-            *_ffn("gemm", tokens, tokens, hidden, model.dense_width / load.tp, size, 1),
-            _stream(5 * tokens * hidden * size),
-        ]
+        width = model.dense_width / load.tp
+        return [*_ffn(model, "gemm", tokens, width, size), _stream(5 * tokens * hidden * size)]
     if kind == "experts":
-        per_expert = load.rows / max(load.local_experts, 1e-9)
         width = model.expert_width / load.etp
-        parts = _ffn("grouped_gemm", load.rows, per_expert, hidden, width, size, load.local_experts)
+        parts = _ffn(model, "grouped_gemm", load.rows, width, size, load.local_experts)
         return [*parts, _stream(3 * load.rows * hidden * size)]
-    return _attention(model, load, seq_len, size, moe=moe)
+    work = [*_projections(model, load, size), _core(model, load, size, seq_len, window), _moved(model, load, size)]
+    return work + (_routing(model, load, size) if moe else [])
 
 
 def backward(work: list[Compute]) -> list[Compute]:
@@ -71,36 +78,55 @@ def backward(work: list[Compute]) -> list[Compute]:
 def model_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     """FLOP of one token's forward and backward pass, the numerator of MFU: 6 per active matrix parameter + attention.
 
-    6 (attention + router + active experts + dense + head) + 6 layers q seq_len for the causal half of the scores; the
-    embedding lookup and all recomputation are left out (Megatron-LM's convention of 2025, with the router counted).
+    6 (attention + router + active experts + dense + head) + 6 (q + v) s / 2 per layer for the causal half of scores and
+    values, with a window w its pairs (`attention.pairs_per_token`); every layer counts as what it is. The embedding
+    lookup and all recomputation are left out (Megatron-LM's convention of 2025, with the router counted).
     """
     load = Load(tokens=1.0, rows=float(model.top_k))
-    per_layer = 0.0
-    for layer in range(model.num_layers):
-        moe = layer >= model.dense_layers
-        kinds = ("attention", "experts" if moe else "dense")
-        per_layer += sum(w.flop for k in kinds for w in forward(model, k, load, seq_len=seq_len, dtype="bf16", moe=moe))
-    head = sum(w.flop for w in forward(model, "head", load, seq_len=seq_len, dtype="bf16"))
-    return 3 * (per_layer + head)
+
+    def flop(kind: str, *, moe: bool = True, window: int = 0) -> float:
+        return sum(w.flop for w in forward(model, kind, load, seq_len=seq_len, dtype="bf16", moe=moe, window=window))
+
+    alike = Counter((not is_dense(model, layer), window_of(model, layer)) for layer in range(model.num_layers))
+    layers = sum(
+        number * (flop("attention", moe=moe, window=window) + flop("experts" if moe else "dense"))
+        for (moe, window), number in alike.items()
+    )
+    return 3 * (layers + flop("head"))
 
 
-def _attention(model: ModelSpec, load: Load, seq_len: int, size: int, *, moe: bool) -> list[Compute]:
-    shape, hidden, tokens = model.attention, model.hidden, load.tokens
-    queries = shape.heads * shape.head_dim / load.tp
-    keys = shape.kv_heads * shape.head_dim / min(load.tp, shape.kv_heads)
-    core = Compute("attention", 2 * tokens * seq_len * queries, tokens * (2 * queries + 2 * keys) * size, seq_len)
-    work = [
-        _gemm(tokens, hidden, queries + 2 * keys, size),
-        core,
-        _gemm(tokens, queries, hidden, size),
-        _stream(tokens * size * (5 * hidden / load.tp + 2 * queries + 4 * keys)),
-    ]
-    if moe:
-        own = tokens / load.tp
-        work += [_gemm(own, hidden, model.experts, size), _stream(own * size * hidden * (3 + 2 * model.top_k))]
-        if model.shared_experts:
-            width = model.shared_experts * model.expert_width / load.tp
-            work += _ffn("gemm", tokens, tokens, hidden, width, size, 1)
+def _projections(model: ModelSpec, load: Load, size: int) -> list[Compute]:
+    """GEMMs of the attention block; those that every rank holds whole work on a rank's own tokens."""
+    work = []
+    for _, group in groupby(attention.projections(model), key=lambda p: p.kernel):
+        parts = list(group)
+        shapes = [attention.rank_shape(p, load.tp) for p in parts]
+        rows = load.tokens if parts[0].heads else load.tokens / load.tp
+        work.append(_gemm(rows, shapes[0][0], sum(outputs for _, outputs in shapes), size))
+    return work
+
+
+def _core(model: ModelSpec, load: Load, size: int, seq_len: int, window: int) -> Compute:
+    """Scores and values of one pass over queries, keys and values (FlashAttention): no score reaches the HBM."""
+    widths = attention.core(model, load.tp)
+    pairs = load.tokens * attention.pairs_per_token(seq_len, window)
+    seen = min(window or seq_len, seq_len)
+    return Compute("attention", 2 * pairs * (widths.queries + widths.output), load.tokens * sum(widths) * size, seen)
+
+
+def _moved(model: ModelSpec, load: Load, size: int) -> Compute:
+    """Norm and residual, five times hidden; rotary embedding and norms inside, in and out."""
+    widths = attention.core(model, load.tp)
+    inside = widths.queries + widths.keys + widths.values + attention.narrow(model) / load.tp
+    return _stream(load.tokens * size * (5 * model.hidden / load.tp + 2 * inside))
+
+
+def _routing(model: ModelSpec, load: Load, size: int) -> list[Compute]:
+    """Router and shared experts."""
+    hidden, own = model.hidden, load.tokens / load.tp
+    work = [_gemm(own, hidden, model.experts, size), _stream(own * size * hidden * (3 + 2 * model.top_k))]
+    if model.shared_experts:
+        work += _ffn(model, "gemm", load.tokens, model.shared_experts * model.expert_width / load.tp, size)
     return work
 
 
@@ -110,20 +136,17 @@ def _gemm(rows: float, inner: float, columns: float, size: int) -> Compute:
 
 
 def _ffn(
-    kind: Literal["gemm", "grouped_gemm"],
-    rows: float,
-    at: float,
-    hidden: float,
-    width: float,
-    size: int,
-    matrices: float,
+    model: ModelSpec, kind: Literal["gemm", "grouped_gemm"], rows: float, width: float, size: int, sets: float = 1.0
 ) -> list[Compute]:
-    """Gate and up, activation, down; `matrices` sets of weights are read."""
-    up = Compute(
-        kind, 4 * rows * hidden * width, (rows * (hidden + 2 * width) + matrices * 2 * hidden * width) * size, at
-    )
-    down = Compute(kind, 2 * rows * hidden * width, (rows * (hidden + width) + matrices * hidden * width) * size, at)
-    return [up, _stream(3 * rows * width * size), down]
+    """Gate and up (or up alone), activation, down; `rows` are spread over `sets` of weights, which are all read."""
+    hidden, ups, at = model.hidden, ffn_matrices(model) - 1, rows / max(sets, 1e-9)
+    up_bytes = (rows * (hidden + ups * width) + sets * ups * hidden * width) * size
+    down_bytes = (rows * (hidden + width) + sets * hidden * width) * size
+    return [
+        Compute(kind, 2 * ups * rows * hidden * width, up_bytes, at),
+        _stream((ups + 1) * rows * width * size),
+        Compute(kind, 2 * rows * hidden * width, down_bytes, at),
+    ]
 
 
 def _stream(hbm_bytes: float) -> Compute:

@@ -33,6 +33,8 @@ class Memory(Record):
     """Ranks over which the optimizer state is divided; 0 means all that hold the same parameter."""
     usable: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     """Share of HBM for planned bytes; the rest is left to the allocator, communicators and workspaces (assumed)."""
+    activations: Literal["kept", "piper"] = "kept"
+    """What counts as activations: all that autograd keeps, or the terms of Piper (arXiv 2605.05049)."""
 
 
 def gradient_bytes(memory: Memory) -> float:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from moeplan import plan as plans
 from moeplan.errors import ExecutionError, SpecError
 from moeplan.layout import Colocated, Disaggregated, Recompute
+from moeplan.spec.model import Latent
 from moeplan_exec.launch import launch
 from moeplan_exec.refuse import check_world, refuse
 from moeplan_exec.run import Options, run
@@ -156,6 +157,40 @@ def test_a_world_of_another_size_is_refused(monkeypatch):
 def test_what_cannot_run_is_refused_by_name(layout, recompute, message):
     with pytest.raises(SpecError, match=message):
         refuse(plan_of(model(), layout, 2, recompute=recompute))
+
+
+LATENT = Latent(heads=4, q_lora_rank=0, kv_lora_rank=8, nope_head_dim=4, rope_head_dim=2, v_head_dim=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": LATENT}, "attention of kind 'mla' cannot be run, 'gqa' can"),
+        ({"attention": {"bias": True}}, "attention.bias true cannot be run, false can"),
+        ({"attention": {"sinks": True}}, "attention.sinks true cannot be run, false can"),
+        (
+            {"attention": {"window": 3, "full_every": 2}},
+            "attention.window 3 cannot be run on sequences of 4 tokens; 0, or 4 and more, can",
+        ),
+        ({"gated": False}, "model.gated false cannot be run, true can"),
+        ({"ffn_bias": True}, "model.ffn_bias true cannot be run, false can"),
+        ({"scoring": "sigmoid"}, "model.scoring 'sigmoid' cannot be run, 'softmax' can"),
+        ({"expert_groups": 2}, "model.expert_groups 2 cannot be run, 1 can"),
+        ({"routed_scale": 2.5}, r"model.routed_scale 2\.5 cannot be run, 1\.0 can"),
+        ({"rope_scaled": True}, "model.rope_scaled true cannot be run, false can"),
+    ],
+)
+def test_a_model_that_cannot_run_is_refused_by_field(changes, message):
+    fields = dict(changes)
+    if isinstance(fields.get("attention"), dict):
+        fields["attention"] = replace(model().attention, **fields["attention"])
+    with pytest.raises(SpecError, match=f"^run: {message}$"):
+        refuse(plan_of(replace(model(), **fields), Colocated(dp=2), 2))
+
+
+@pytest.mark.parametrize("attention", [{"window": 4, "full_every": 2}, {"full_every": 3}])
+def test_a_window_that_sees_the_whole_sequence_can_run(attention):
+    refuse(plan_of(replace(model(), attention=replace(model().attention, **attention)), Colocated(dp=2), 2))
 
 
 def test_an_edge_by_another_algorithm_is_refused():

@@ -8,9 +8,10 @@ from moeplan.layout import Colocated, Disaggregated, Piece, Piper, Recompute, pi
 from moeplan.layouts import stages
 from moeplan.plan import steps_of
 from moeplan.resources import parameters as count
-from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes
+from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes, tracks
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import Load
+from moeplan.spec.model import GroupedQuery, Latent
 from moeplan.spec.workload import Memory
 
 WEIGHTS = Memory(bytes_per_parameter=2.0, weight_bytes=2.0, optimizer_bytes=0.0)
@@ -26,7 +27,7 @@ def static(case, layout):
 def activations(case, layout, schedule, recompute=NOTHING):
     plan = draft(case, layout, schedule=schedule, recompute=recompute)
     at = loads(case, plan.graph, plan.batch, 0)
-    return peak_activation_bytes(case, plan.graph, steps_of(plan), recompute, at)
+    return peak_activation_bytes(case, plan.graph, tracks(steps_of(plan)), recompute, at)
 
 
 @pytest.mark.parametrize(("model", "gigabytes"), [("mixtral-8x7b", 93.41), ("qwen3-30b-a3b", 61.06)])
@@ -207,3 +208,105 @@ def test_what_an_experts_piece_keeps_by_hand(make_case):
         kept = piece_bytes(case, piece, Recompute(ffn=rule), Load(5.0, rows))
         again = 0 if rule == "none" else each["none"]
         assert kept == (2 * rows * elements, 2 * rows * (model.hidden + again))
+
+
+def test_what_latent_attention_keeps_by_hand(make_case):
+    """Input, norm, residual; both narrow vectors before and after their norms; q, k of 192, v and output of 128."""
+    case = make_case(1, model="deepseek-v3")
+    each = 3 * 7168 + 2 * (1536 + 512) + 128 * (192 + 192 + 128 + 128)
+    dense, moe = (Piece(kind="attention", layer=layer, stage=0) for layer in (0, 3))
+    assert piece_bytes(case, dense, NOTHING, Load(10.0, 0.0)).alive == 2 * 10 * each
+    routing = 7168 + 2 * 256 + 4 * 2048
+    assert piece_bytes(case, moe, NOTHING, Load(10.0, 0.0)).alive == 2 * 10 * (each + routing)
+
+
+def test_windows_and_biases_keep_nothing_more(make_case):
+    case = make_case(1, model="gpt-oss-20b")
+    plain = make_case(1, model="gpt-oss-20b", attention=GroupedQuery(heads=64, kv_heads=8, head_dim=64), ffn_bias=False)
+    for layer in (0, 1):
+        piece = Piece(kind="attention", layer=layer, stage=0)
+        assert piece_bytes(case, piece, NOTHING, Load(64.0, 0.0)) == piece_bytes(plain, piece, NOTHING, Load(64.0, 0.0))
+
+
+def test_without_a_gate_two_inner_values_are_kept(make_case):
+    case, bare = make_case(1), make_case(1, gated=False)
+    piece = Piece(kind="experts", layer=0, stage=0)
+    gated, plain = (piece_bytes(c, piece, NOTHING, Load(5.0, 10.0)).alive for c in (case, bare))
+    assert gated - plain == 2 * 10 * 2 * case.model.expert_width
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_tensor_parallel_ranks_hold_what_cannot_be_divided_whole(make_case, tp):
+    """Narrow projections, norms and router on every rank; the other matrices once over all ranks."""
+    attention = Latent(heads=4, q_lora_rank=24, kv_lora_rank=16, nope_head_dim=16, rope_head_dim=8, v_head_dim=16)
+    case = make_case(tp, attention=attention, memory=WEIGHTS)
+    model, layers = case.model, case.model.num_layers
+    whole = layers * (64 * 24 + 64 * 24 + 24 + 16 + 2 * 64 + 64 * 8) + 64
+    experts = layers * model.experts * count.expert_parameters(model)
+    (held,) = static(case, Colocated(tp=tp))
+    divided = count.total_parameters(model) - whole - experts
+    assert held == pytest.approx(2 * (whole + divided / tp + experts))
+
+
+PIPER = {
+    "model": "piper-1.7t",
+    "vocab": 1,
+    "seq_len": 4096,
+    "global_batch": 32 * 32,
+    "memory": Memory(bytes_per_parameter=16.0, optimizer_shards=1, activations="piper"),
+}
+FULL = Recompute(attention="full", ffn="full")
+
+
+def piper_stage(i, *, kept):
+    """Bytes of stage i: 16 per parameter (4 d^2 + 2 E d f / EP), and 32 - i micro-batches of one sequence.
+
+    Kept: attention 12 s d, experts 2 s k (2 f + d). Recomputed: the input of attention 2 s d, and both once.
+    """
+    s, d, f, k, experts, ep = 4096, 5120, 20480, 2, 256, 32
+    static = 16 * (4 * d * d + 2 * experts * d * f / ep)
+    whole = 12 * s * d + 2 * s * k * (2 * f + d)
+    return static, static + ((32 - i) * whole if kept else (32 - i) * 2 * s * d + whole)
+
+
+def test_the_largest_model_of_piper_as_its_terms_say(make_case):
+    """Piper (arXiv 2605.05049), 1.7 T parameters on PP 32 x EP 32: stage 0 decides whether it fits into 64 GB.
+
+    28.5 GB static, 60.7 GB with what 32 micro-batches keep, 30.9 GB where all is computed again.
+    """
+    case, layout = make_case(1024, **PIPER), Colocated(pp=32, dp=32, ep=32)
+    held = static(case, layout)
+    assert held[0] / 1e9 == pytest.approx(28.5, rel=0.01)
+    for recompute, gigabytes in ((NOTHING, 60.7), (FULL, 30.9)):
+        alive = activations(case, layout, "1f1b", recompute)
+        assert (held[0] + alive[0]) / 1e9 == pytest.approx(gigabytes, rel=0.01)
+        for i in (0, 1, 16, 30):
+            fixed, peak = piper_stage(i, kept=recompute is NOTHING)
+            assert held[i] == pytest.approx(fixed, rel=0.01)
+            assert alive[i] == pytest.approx(peak - fixed, rel=1e-9)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_terms_of_piper_by_piece(make_case, gated):
+    """Elements by rule: attention 6 d per token; experts m f + d per row, kept, its row, or nothing; the ends none."""
+    case = make_case(1, gated=gated, memory=Memory(activations="piper"))
+    d, inner, load = case.model.hidden, (2 + gated) * case.model.expert_width, Load(5.0, 10.0)
+
+    def found(kind, recompute):
+        return piece_bytes(case, Piece(kind=kind, layer=0, stage=0), recompute, load)
+
+    assert found("attention", NOTHING) == (12 * 5 * d, 0)
+    assert found("attention", Recompute(attention="full")) == (2 * 5 * d, 12 * 5 * d)
+    whole = 2 * 10 * (inner + d)
+    for rule, kept in {"none": (whole, 0), "experts": (2 * 10 * d, whole), "full": (0, whole)}.items():
+        assert found("experts", Recompute(ffn=rule)) == kept
+    assert {found(kind, FULL) for kind in ("embedding", "join", "head")} == {(0, 0)}
+
+
+def test_terms_of_piper_are_less_than_what_is_kept(make_case):
+    """Row buffers, gradients and the ends are not in them."""
+    layout = Colocated(pp=2, dp=2, ep=2)
+    kept, piper = (
+        activations(make_case(4, memory=Memory(activations=name)), layout, "1f1b") for name in ("kept", "piper")
+    )
+    assert all(less < more for less, more in zip(piper, kept, strict=True))

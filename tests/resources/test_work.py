@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from moeplan.resources.attention import pairs_per_token
 from moeplan.resources.work import Load, backward, forward, model_flop_per_token
-from moeplan.spec.model import GroupedQuery, ModelSpec
+from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, window_of
 from moeplan.spec.shipped import load_model
 
 SMALL = st.integers(1, 64)
@@ -78,6 +80,11 @@ def test_backward_takes_two_forwards_and_attention_half_a_pass_more(model):
     [
         ("qwen3-30b-a3b", 23.08, 0.006),  # 22.96 to 23.11 are published, causal, without or with the router
         ("mixtral-8x7b", 79.7, 0.01),
+        ("mixtral-8x22b", 242.2, 0.001),  # Megatron-Bridge performance summary
+        ("deepseek-v3", 249.8 + 0.64, 0.001),  # Megatron-Bridge without MTP and router; 249.7 by DeepSeek itself
+        ("deepseek-v2", 155.0, 0.002),
+        ("deepseek-v2-lite", 16.4, 0.003),
+        ("gpt-oss-120b", 32.722, 0.001),  # windows on every second layer (pytorch/torchtitan PR 4300)
     ],
 )
 def test_flop_per_token_are_those_of_active_parameters(name, gigaflop, tolerance):
@@ -93,3 +100,98 @@ def test_flop_per_token_by_hand(model, seq_len):
     matrices = 3 * hidden * (2 * queries + 2 * keys) + 3 * hidden * model.dense_width + hidden * model.vocab
     matrices += 2 * (hidden * model.experts + (model.top_k + model.shared_experts) * expert)
     assert model_flop_per_token(model, seq_len) == pytest.approx(6 * matrices + 6 * 3 * queries * seq_len)
+
+
+LATENT = st.builds(
+    lambda heads, q, kv, nope, rope, v: Latent(
+        heads=heads, q_lora_rank=q, kv_lora_rank=kv, nope_head_dim=nope, rope_head_dim=2 * rope, v_head_dim=v
+    ),
+    st.integers(1, 8),
+    st.integers(0, 32),
+    *[st.integers(1, 32)] * 4,
+)
+
+
+@given(MODELS, LATENT, st.integers(1, 512))
+def test_latent_attention_flop_by_hand(model, a, seq_len):
+    """Two per element of each matrix and token; keys and values expanded for all heads, causal."""
+    model = replace(model, attention=a)
+    hidden, q = model.hidden, a.heads * (a.nope_head_dim + a.rope_head_dim)
+    matrices = hidden * a.q_lora_rank + a.q_lora_rank * q if a.q_lora_rank else hidden * q
+    matrices += hidden * (a.kv_lora_rank + a.rope_head_dim) + a.heads * a.v_head_dim * hidden
+    matrices += a.kv_lora_rank * a.heads * (a.nope_head_dim + a.v_head_dim)
+    core = 2 * (seq_len / 2) * (q + a.heads * a.v_head_dim)
+    found = flop(model, "attention", Load(3.0 * seq_len, 0.0), seq_len, moe=False)
+    assert found == pytest.approx(3 * seq_len * (2 * matrices + core))
+
+
+@given(MODELS, LATENT, st.sampled_from([1, 2, 4]))
+def test_ranks_of_latent_attention_share_all_flop(model, a, tp):
+    model = replace(model, attention=replace(a, heads=4 * a.heads))
+    whole, part = (flop(model, "attention", Load(64.0, 0.0, t), 64) for t in (1, tp))
+    assert tp * part == pytest.approx(whole)
+
+
+@given(st.integers(1, 60), st.integers(0, 80))
+def test_pairs_of_a_window_are_those_one_can_count(seq_len, window):
+    """Each token sees itself and the window - 1 before it; without a window half a pair less per token is counted."""
+    seen = min(window, seq_len) or seq_len
+    pairs = sum(1 for query in range(seq_len) for key in range(seq_len) if query - seen < key <= query)
+    half = seq_len * seq_len / 2
+    if 0 < window < seq_len:
+        assert pairs == seq_len * window - window * (window - 1) // 2
+        assert seq_len * pairs_per_token(seq_len, window) == pytest.approx(min(pairs, half))
+    else:
+        assert seq_len * pairs_per_token(seq_len, window) == half == pairs - seq_len / 2
+
+
+@given(MODELS, st.integers(1, 64), st.integers(1, 5), st.integers(1, 128))
+def test_windows_change_the_core_alone(model, window, full_every, seq_len):
+    windowed = replace(model, attention=replace(model.attention, window=window, full_every=full_every))
+    load = Load(2.0 * seq_len, 0.0)
+    plain, seen = (forward(model, "attention", load, seq_len=seq_len, dtype="bf16", window=w) for w in (0, window))
+    assert [w for w in seen if w.kind != "attention"] == [w for w in plain if w.kind != "attention"]
+    (before,), (after,) = ([w for w in work if w.kind == "attention"] for work in (plain, seen))
+    assert after.hbm_bytes == before.hbm_bytes
+    assert after.flop / before.flop == pytest.approx(pairs_per_token(seq_len, window) / (seq_len / 2))
+    less = [
+        12 * a.heads * a.head_dim * (seq_len / 2 - pairs_per_token(seq_len, window_of(windowed, layer)))
+        for a in [model.attention]
+        for layer in range(3)
+    ]
+    found = model_flop_per_token(windowed, seq_len)
+    assert found == pytest.approx(model_flop_per_token(model, seq_len) - sum(less))
+
+
+def test_windowed_layers_of_gpt_oss_cost_the_same_at_any_length():
+    """18 of 36 layers: with 32 times the tokens the full ones' scores grow 32 times, the windowed ones' stay."""
+    model = load_model("gpt-oss-120b")
+    nothing = replace(model, attention=replace(model.attention, window=1, full_every=37))
+    per_layer = 12 * 64 * 64 * 18
+    for seq_len in (4096, 131_072):
+        more = model_flop_per_token(model, seq_len) - model_flop_per_token(nothing, seq_len)
+        windowed, full = per_layer * (128 - 128 * 127 / (2 * seq_len)), per_layer * seq_len / 2
+        assert more == pytest.approx(windowed + full - 2 * per_layer, rel=1e-9)
+
+
+@given(MODELS)
+def test_without_a_gate_an_ffn_does_two_thirds(model):
+    bare = replace(model, gated=False)
+    for kind in ("experts", "dense"):
+        gated, plain = (flop(m, kind, Load(30.0, 60.0, local_experts=2), 30) for m in (model, bare))
+        assert plain == pytest.approx(gated * 2 / 3)
+        gated, plain = (
+            sum(w.hbm_bytes for w in forward(m, kind, Load(30.0, 60.0), seq_len=30, dtype="bf16"))
+            for m in (model, bare)
+        )
+        assert plain < gated
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "gpt-oss-20b", "qwen3-30b-a3b"])
+def test_half_the_layers_are_half_the_decoder_flop(name):
+    """NVIDIA/Megatron-LM #1778: FLOP come from the layers there are; embedding and head stay."""
+    whole = replace(load_model(name), num_layers=32)
+    head = 3 * flop(whole, "head", Load(1.0, 0.0), 4096)
+    assert head == 6 * whole.hidden * whole.vocab
+    both = [model_flop_per_token(replace(whole, num_layers=n), 4096) - head for n in (16, 32)]
+    assert 2 * both[0] == pytest.approx(both[1], rel=1e-12)

@@ -56,7 +56,7 @@ def test_the_last_setting_wins_and_rules_see_only_the_end() -> None:
     [
         ("a=b", "no field 'a'; fields of a case: model, cluster, workload, memory"),
         ("model.topk=4", "no field 'topk'; fields of model: name, num_layers, .*top_k"),
-        ("model.attention.window=4", "fields of model.attention: kind, heads"),
+        ("model.attention.windows=4", "fields of model.attention: kind, heads"),
         ("cluster.node.nic_bytes_per_s=5 GB/s", "fields of cluster.node: gpus, nics, link, .*nic,"),
         ("model.top_k.x=4", "'top_k' has no fields of its own"),
         ("model.top_k", "right: path=value"),

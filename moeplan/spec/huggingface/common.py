@@ -1,0 +1,106 @@
+"""What the configuration files of all families share: keys, their defaults, and how they make a model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from moeplan.errors import SpecError
+from moeplan.spec.model import Attention, Count, Epsilon, GroupedQuery, ModelSpec, Size, Theta, check_model
+
+
+class Rope(msgspec.Struct):
+    """Where newer files keep the base of the rotary embedding."""
+
+    rope_theta: Theta
+    rope_type: str = "default"
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """The keys that every family shares; others are passed over."""
+
+    vocab_size: Size
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    num_experts_per_tok: Size
+    head_dim: Size | None = None
+    hidden_act: Literal["silu"] = "silu"
+    rms_norm_eps: Epsilon = 1e-6
+    rope_theta: Theta | None = None
+    rope_parameters: Rope | None = None
+    rope_scaling: dict[str, Any] | None = None
+    attention_bias: bool = False
+    tie_word_embeddings: bool = False
+
+
+class Fields(TypedDict, total=False):
+    """Fields of a model that its family sets."""
+
+    experts: int
+    expert_width: int
+    shared_experts: int
+    dense_layers: int
+    dense_width: int
+    normalize_top_k: bool
+    ffn_bias: bool
+    scoring: Literal["softmax", "sigmoid"]
+    expert_groups: int
+    top_k_groups: int
+    routed_scale: float
+    mtp_layers: Count
+
+
+def model_of(config: Config, attention: Attention, name: str, where: str, fields: Fields) -> ModelSpec:
+    """The model that the shared keys of `config`, its attention and the family's own `fields` make."""
+    try:
+        return check_model(
+            ModelSpec(
+                name=name,
+                num_layers=config.num_hidden_layers,
+                hidden=config.hidden_size,
+                vocab=config.vocab_size,
+                attention=attention,
+                top_k=config.num_experts_per_tok,
+                tied_embeddings=config.tie_word_embeddings,
+                rope_theta=_rope_theta(config),
+                rope_scaled=_rope_scaled(config),
+                norm_eps=config.rms_norm_eps,
+                **fields,
+            )
+        )
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def grouped_query(config: Config, where: str) -> GroupedQuery:
+    """Grouped-query attention; an explicit `head_dim` wins over hidden_size / num_attention_heads."""
+    heads, hidden = config.num_attention_heads, config.hidden_size
+    if config.head_dim is None and hidden % heads:
+        raise SpecError(
+            f"{where}: hidden_size {hidden} % num_attention_heads {heads} is not 0, and no head_dim is given"
+        )
+    return GroupedQuery(heads=heads, kv_heads=config.num_key_value_heads, head_dim=config.head_dim or hidden // heads)
+
+
+def refuse_bias(config: Config, where: str) -> None:
+    """SpecError where the file wants biases in a family whose published models have none."""
+    if config.attention_bias:
+        raise SpecError(f"{where}: attention_bias true is not read; right: false")
+
+
+def _rope_theta(config: Config) -> float:
+    if config.rope_theta is not None:
+        return config.rope_theta
+    if config.rope_parameters is not None:
+        return config.rope_parameters.rope_theta
+    raise SpecError("rope_theta is missing")
+
+
+def _rope_scaled(config: Config) -> bool:
+    scaling = config.rope_scaling or {}
+    kinds = {str(scaling.get("rope_type", scaling.get("type", "default")))}
+    kinds |= {config.rope_parameters.rope_type} if config.rope_parameters else set()
+    return bool(kinds - {"default"})

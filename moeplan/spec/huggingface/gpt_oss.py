@@ -1,0 +1,70 @@
+"""gpt-oss: `model_type` gpt_oss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from moeplan.errors import SpecError
+from moeplan.spec.huggingface.common import Config, grouped_query, model_of
+from moeplan.spec.model import ModelSpec, Size
+from moeplan.spec.record import convert
+
+_WINDOWED, _FULL = "sliding_attention", "full_attention"
+
+
+class _GptOss(Config, kw_only=True):
+    num_local_experts: Size
+    intermediate_size: Size
+    head_dim: Size | None = 64
+    attention_bias: bool = True
+    rope_scaling: dict[str, Any] | None = msgspec.field(default_factory=lambda: {"rope_type": "yarn"})
+    sliding_window: Size | None = 128
+    layer_types: tuple[str, ...] | None = None
+
+
+def gpt_oss(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
+    """gpt-oss: `intermediate_size` is the width of an expert; sinks, biases in router and experts, windowed layers.
+
+    Gate weights are a softmax over a token's choices: softmax over all, normalized. Its clamped activation costs what
+    silu does. Without `layer_types` every second layer is full. `quantization_config` (mxfp4) is passed over.
+    """
+    config = convert(raw, _GptOss, where=where)
+    window, full_every = _windows(config, where)
+    attention = structs.replace(
+        grouped_query(config, where), bias=config.attention_bias, sinks=True, window=window, full_every=full_every
+    )
+    return model_of(
+        config,
+        attention,
+        name,
+        where,
+        {"experts": config.num_local_experts, "expert_width": config.intermediate_size, "ffn_bias": True},
+    )
+
+
+def _windows(config: _GptOss, where: str) -> tuple[int, int]:
+    """(window, full_every) of the file's `layer_types`; SpecError where no such pair gives them."""
+    layers = config.num_hidden_layers
+    types = _layers(layers, 2) if config.layer_types is None else config.layer_types
+    if len(types) != layers:
+        raise SpecError(f"{where}: layer_types has {len(types)} entries for num_hidden_layers {layers}")
+    every = types.index(_FULL) + 1 if _FULL in types else layers + 1
+    if types != _layers(layers, every):
+        wrong = next(i for i, (a, b) in enumerate(zip(types, _layers(layers, every), strict=True)) if a != b)
+        raise SpecError(
+            f"{where}: layer_types[{wrong}] {types[wrong]!r} is not read; right: {_FULL!r} in every n-th layer,"
+            f" {_WINDOWED!r} in the others"
+        )
+    if every == 1:
+        return 0, 1
+    if config.sliding_window is None:
+        raise SpecError(f"{where}: sliding_window null with {_WINDOWED!r} in layer_types; right: the window's tokens")
+    return config.sliding_window, every
+
+
+def _layers(layers: int, every: int) -> tuple[str, ...]:
+    """Layer types where each `every`-th layer is full."""
+    return tuple(_WINDOWED if (layer + 1) % every else _FULL for layer in range(layers))

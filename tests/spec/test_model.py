@@ -1,0 +1,93 @@
+"""A model's shape: what does not go together is refused, and which layer sees what."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from moeplan.errors import SpecError
+from moeplan.spec.case import Case
+from moeplan.spec.model import (
+    GroupedQuery,
+    Latent,
+    ModelSpec,
+    check_model,
+    grouped,
+    kv_heads,
+    window_of,
+    windows,
+)
+from moeplan.spec.override import override
+from moeplan.spec.record import convert, to_plain
+from moeplan.spec.shipped import load_cluster, load_model, shipped
+from moeplan.spec.workload import Workload
+
+
+@pytest.mark.parametrize("name", shipped("model"))
+def test_what_is_assumed_are_fields_of_the_model(name):
+    plain = to_plain(load_model(name))
+    for path in plain["assumed"]:
+        table = plain
+        for key in path.split("."):
+            table = table[key]
+        assert table
+    assert bool(plain["assumed"]) == name.startswith(("xmoe", "piper"))
+
+
+@pytest.mark.parametrize("name", shipped("model"))
+def test_a_model_survives_a_file(name):
+    model = load_model(name)
+    assert convert(to_plain(model), ModelSpec, where="here") == model
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("mixtral-8x7b", {"expert_groups": 3}, "experts 8 % expert_groups 3 is not 0"),
+        ("mixtral-8x7b", {"expert_groups": 2, "top_k_groups": 3}, "top_k_groups 3 > expert_groups 2"),
+        ("mixtral-8x7b", {"expert_groups": 8}, "top_k 2 > 1 experts of top_k_groups 1"),
+        ("mixtral-8x7b", {"attention": {"kv_heads": 5}}, "heads 32 % kv_heads 5 is not 0"),
+        ("mixtral-8x7b", {"attention": {"window": 128}}, "window 128 with full_every 1 is seen by no layer"),
+        ("deepseek-v3", {"attention": {"rope_head_dim": 63}}, "rope_head_dim 63 is odd"),
+    ],
+)
+def test_numbers_that_do_not_go_together(name, changes, message):
+    model = load_model(name)
+    fields = dict(changes)
+    if "attention" in fields:
+        fields["attention"] = structs.replace(model.attention, **fields["attention"])
+    with pytest.raises(SpecError, match=f"model {name}: {message}"):
+        check_model(structs.replace(model, **fields))
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 40))
+def test_windows_count_what_every_layer_sees(full_every, start, more):
+    attention = GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=128, full_every=full_every)
+    model = structs.replace(load_model("tiny-moe"), attention=attention, num_layers=80)
+    layers = range(start, start + more)
+    seen = [window_of(model, layer) for layer in layers]
+    assert windows(model, layers) == {w: seen.count(w) for w in set(seen)}
+    assert windows(model, range(start + more, start)) == {}
+
+
+def test_gpt_oss_alternates():
+    model = load_model("gpt-oss-120b")
+    assert [window_of(model, layer) for layer in range(4)] == [128, 0, 128, 0]
+    assert windows(model, range(36)) == {0: 18, 128: 18}
+
+
+def test_a_window_of_zero_is_full_attention_everywhere():
+    cluster = load_cluster("h800-16x8")
+    case = Case(model=load_model("gpt-oss-20b"), cluster=cluster, workload=Workload(seq_len=4096, global_batch=8))
+    model = override(case, ["model.attention.window=0"]).model
+    assert windows(model, range(24)) == {0: 24}
+    assert {window_of(model, layer) for layer in range(24)} == {0}
+
+
+def test_latent_attention_has_keys_for_every_head_and_is_not_grouped():
+    model = load_model("deepseek-v3")
+    assert kv_heads(model.attention) == 128
+    assert kv_heads(load_model("mixtral-8x7b").attention) == 8
+    assert isinstance(model.attention, Latent)
+    with pytest.raises(SpecError, match="kind 'mla'; 'gqa' is wanted"):
+        grouped(model)
