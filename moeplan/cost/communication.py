@@ -18,7 +18,8 @@ import numpy as np
 from moeplan.cost import Cost
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration
-from moeplan.topology.routes import Fabric, Floats, Integers
+from moeplan.topology.inside import Floats, Integers
+from moeplan.topology.routes import Fabric
 
 Groups: TypeAlias = Sequence[Sequence[int]]
 
@@ -103,7 +104,10 @@ def point_to_point(fabric: Fabric, calibration: Calibration, pairs: Groups, byte
 
 
 def _seconds(fabric: Fabric, calibration: Calibration, transfers: _Transfers, steps: float = 1) -> Cost:
-    """Seconds of `transfers`, whose slowest route is crossed `steps` times in a row; nothing to move costs nothing."""
+    """Seconds of `transfers`, whose slowest route is crossed `steps` times in a row; nothing to move costs nothing.
+
+    The latency of a transfer that is split is the mean of its paths, each weighted by its share.
+    """
     moving = transfers.bytes > 0
     source, target, num_bytes, messages = (part[moving] for part in transfers)
     crossings = fabric.crossings(source, target)
@@ -114,7 +118,7 @@ def _seconds(fabric: Fabric, calibration: Calibration, transfers: _Transfers, st
     half = np.where(inside, node.half_message_bytes, network.half_message_bytes)
     reached = np.where(inside, node.efficiency, network.efficiency) * fabric.bandwidth_bytes_per_s
     load = fabric.per_edge(crossings, num_bytes) + half * fabric.per_edge(crossings, messages)
-    latency = np.bincount(crossings.transfer, weights=fabric.latency_s[crossings.edge]).max()
+    latency = np.bincount(crossings.transfer, fabric.latency_s[crossings.edge] * crossings.share).max()
     return Cost(float(tier.latency_s + steps * latency + (load / reached).max()), tier.source)
 
 

@@ -20,7 +20,7 @@ from moeplan.resources.traffic import edge_bytes, residual_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
-from moeplan.spec.model import is_dense
+from moeplan.spec.model import is_dense, window_of
 from moeplan.spec.workload import gradient_bytes
 from moeplan.topology.routes import Fabric
 
@@ -92,25 +92,27 @@ def _twice(price: Callable[[Loads], Cost], full: Loads, last: Loads) -> tuple[Co
 
 def _compute_entries(pricing: _Pricing, full: Loads, last: Loads) -> list[Duration]:
     case, graph, _ = pricing
-    alike: dict[tuple[str, bool, int], list[int]] = {}
+    alike: dict[tuple[str, bool, int, int], list[int]] = {}
     for number, piece in enumerate(graph.pieces):
         moe = piece.layer < case.model.num_layers and not is_dense(case.model, piece.layer)
-        alike.setdefault((piece.kind, moe, graph.stages[piece.stage][0]), []).append(number)
+        window = window_of(case.model, piece.layer) if piece.kind == "attention" else 0
+        alike.setdefault((piece.kind, moe, window, graph.stages[piece.stage][0]), []).append(number)
     entries = []
-    for (kind, moe, position), pieces in alike.items():
+    for (kind, moe, window, position), pieces in alike.items():
         for direction in ("F", "B"):
             inside = _twice(lambda at: _tensor_parallel(pricing, kind, position, at[position]), full, last)  # noqa: B023
-            costs = _twice(lambda at: _piece(pricing, kind, moe, at[position], direction), full, last)  # noqa: B023
+            costs = _twice(lambda at: _piece(pricing, kind, moe, window, at[position], direction), full, last)  # noqa: B023
             first, last_one = (Cost(a.seconds + b.seconds, a.source) for a, b in zip(costs, inside, strict=True))
             entries.append(_entry(direction, direction, pieces, first, last_one, inside[0].seconds))
     return entries
 
 
-def _piece(pricing: _Pricing, kind: str, moe: bool, load: Load, direction: str) -> Cost:
+def _piece(pricing: _Pricing, kind: str, moe: bool, window: int, load: Load, direction: str) -> Cost:
     case = pricing.case
-    work = forward(case.model, kind, load, seq_len=case.workload.seq_len, dtype=case.workload.dtype, moe=moe)
+    seq_len, dtype = case.workload.seq_len, case.workload.dtype
+    work = forward(case.model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window)
     work = work if direction == "F" else backward(work)
-    return compute.seconds(work, case.cluster.gpu, pricing.machine.calibration, case.workload.dtype)
+    return compute.seconds(work, case.cluster.gpu, pricing.machine.calibration, dtype)
 
 
 def _tensor_parallel(pricing: _Pricing, kind: str, position: int, load: Load) -> Cost:

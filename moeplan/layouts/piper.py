@@ -13,7 +13,7 @@ from moeplan.errors import SpecError
 from moeplan.layout import Piper, StageGraph, check_positive
 from moeplan.mesh import mesh_of, mesh_stages, meshes
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec, num_ranks
+from moeplan.spec.cluster import ClusterSpec, num_ranks, single_hop_nodes
 
 NAME = "piper"
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
@@ -21,7 +21,7 @@ SCHEDULES = ("1f1b", "interleaved", "gpipe")
 
 def widest_group(cluster: ClusterSpec) -> int:
     """Most ranks of an expert group: the GPUs of one node times the nodes of one single-hop switch group."""
-    return cluster.node.gpus * min(cluster.nodes, cluster.network.nodes_per_leaf)
+    return cluster.node.gpus * min(cluster.nodes, single_hop_nodes(cluster))
 
 
 def stages(case: Case, layout: Piper) -> StageGraph:
@@ -33,7 +33,7 @@ def stages(case: Case, layout: Piper) -> StageGraph:
     if not fits_nodes(case.cluster, layout.ep):
         raise SpecError(
             f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {case.cluster.node.gpus}"
-            f" GPUs or leaves of {case.cluster.network.nodes_per_leaf} nodes"
+            f" GPUs or switches of {single_hop_nodes(case.cluster)} nodes"
         )
     world = num_ranks(case.cluster)
     if layout.pp * layout.ep * layout.dp != world:
@@ -47,7 +47,7 @@ def stages(case: Case, layout: Piper) -> StageGraph:
 def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:
     """Whether groups of `ep` neighbouring ranks lie each inside one node, or fill whole nodes of one leaf."""
     gpus = cluster.node.gpus
-    return gpus % ep == 0 or (ep % gpus == 0 and cluster.network.nodes_per_leaf % (ep // gpus) == 0)
+    return gpus % ep == 0 or (ep % gpus == 0 and single_hop_nodes(cluster) % (ep // gpus) == 0)
 
 
 def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Piper]:

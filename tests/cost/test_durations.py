@@ -8,6 +8,7 @@ from moeplan.draft import draft
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.plan import program_of
 from moeplan.program import COMPUTE_KINDS, is_receive
+from moeplan.spec.model import GroupedQuery
 from moeplan.units import BytesPerS
 
 PLANS = {
@@ -150,3 +151,23 @@ def test_faster_gpus_shorten_compute_only(plan, machine_of):
             assert two.seconds - two.communication_s <= one.seconds - one.communication_s
         else:
             assert two == one
+
+
+def test_windowed_and_full_layers_have_durations_of_their_own(make_case, machine_of):
+    """Alternating layers of one stage: two entries, the windowed one sooner done; without windows one entry."""
+    attention = GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=128, full_every=2)
+    times = {}
+    for window in (128, 0):
+        case = make_case(8, seq_len=8192, num_layers=4, attention=structs.replace(attention, window=window))
+        plan = priced(case, Colocated(dp=8, ep=8), "1f1b", machine_of)
+        layers = {i: piece.layer for i, piece in enumerate(plan.graph.pieces) if piece.kind == "attention"}
+        for phase in "FB":
+            times[window, phase] = {
+                tuple(layers[i] for i in d.pieces): d.seconds
+                for d in plan.durations
+                if d.phase == phase and d.kind == phase and set(d.pieces) <= set(layers)
+            }
+    for phase in "FB":
+        assert set(times[128, phase]) == {(0, 2), (1, 3)}
+        assert set(times[0, phase]) == {(0, 1, 2, 3)}
+        assert times[128, phase][0, 2] < times[128, phase][1, 3] == times[0, phase][0, 1, 2, 3]

@@ -63,6 +63,14 @@ def test_a_route_to_another_node_takes_the_own_nics():
     assert route(graph, 7, 62)[-1][0] == ("nic", 7, 3)
 
 
+def test_of_two_spines_the_route_takes_the_one_whose_edges_come_first():
+    graph = build(cluster(nodes=8))
+    for leaf in range(2):
+        for a, b in [(("leaf", leaf), ("spine", 1)), (("spine", 1), ("leaf", leaf))]:
+            graph.add_edge(a, b, **graph.edges[("leaf", leaf), ("spine",)])
+    assert route(graph, 0, 63)[3] == (("spine",), ("leaf", 1))
+
+
 def test_a_rank_reaches_itself_over_no_edge():
     assert route(build(cluster()), 3, 3) == ()
 

@@ -1,0 +1,104 @@
+"""The graphs of shipped machines: counts, and bandwidths that their makers print."""
+
+import pytest
+
+from moeplan.spec.cluster import first_gpus, num_ranks
+from moeplan.spec.shipped import load_cluster, shipped
+from moeplan.topology.graph import build
+from moeplan.topology.routes import Fabric
+
+GB = 1e9
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    return build(load_cluster("frontier"))
+
+
+@pytest.fixture(scope="module")
+def dgx():
+    return build(load_cluster("dgx-h100"))
+
+
+def count(graph, kind):
+    return sum(vertex[0] == kind for vertex in graph)
+
+
+def leaving(graph, vertex, kind):
+    """Bytes per second from `vertex` to all its neighbours of a kind."""
+    return sum(graph.edges[vertex, other]["bandwidth_bytes_per_s"] for other in graph[vertex] if other[0] == kind)
+
+
+def test_frontier_has_its_gpus_nics_switches_and_groups(frontier):
+    kinds = {"gpu": 9408 * 8, "nic": 9408 * 4, "switch": 9408 // 4, "group": 74, "node": 0, "leaf": 0, "spine": 0}
+    assert {kind: count(frontier, kind) for kind in kinds} == kinds
+    pairs = 9408 * (12 + 8 + 4) + 9408 // 4 + 74 * 73 // 2
+    assert frontier.number_of_edges() == 2 * pairs
+
+
+def test_frontier_gcds_leave_at_350_and_300_gb_per_s_as_in_the_node_diagram(frontier):
+    out = [leaving(frontier, ("gpu", rank), "gpu") / GB for rank in range(8)]
+    assert out == [350, 300] * 4
+    assert sum(other[0] == "gpu" for rank in range(8) for other in frontier[("gpu", rank)]) == 2 * 12
+
+
+def test_frontier_nodes_inject_100_gb_per_s_and_two_gcds_share_a_nic(frontier):
+    node = [("nic", 9407, j) for j in range(4)]
+    assert [leaving(frontier, nic, "switch") / GB for nic in node] == [25] * 4
+    assert {("gpu", 9407 * 8 + i): ("nic", 9407, i * 4 // 8) for i in range(8)} == {
+        gpu: nic for nic in node for gpu in frontier[nic] if gpu[0] == "gpu"
+    }
+
+
+def test_a_switch_of_frontier_has_31_local_links(frontier):
+    assert leaving(frontier, ("switch", 0), "group") == 31 * 25 * GB
+
+
+def test_frontiers_groups_leave_at_57_percent_of_what_they_inject(frontier):
+    nics = [n for switch in frontier[("group", 0)] if switch[0] == "switch" for n in frontier[switch] if n[0] == "nic"]
+    injected = sum(leaving(frontier, nic, "switch") for nic in nics)
+    assert injected == 128 * 4 * 25 * GB
+    assert leaving(frontier, ("group", 0), "group") == 73 * 4 * 25 * GB
+    assert leaving(frontier, ("group", 0), "group") / injected == pytest.approx(0.570, abs=5e-4)
+
+
+def test_dgx_has_its_gpus_nics_and_scalable_units(dgx):
+    kinds = {"gpu": 2048, "nic": 2048, "node": 256, "leaf": 8, "spine": 1, "switch": 0, "group": 0}
+    assert {kind: count(dgx, kind) for kind in kinds} == kinds
+    assert dgx.number_of_edges() == 2 * (3 * 2048 + 8)
+
+
+def test_dgx_is_not_oversubscribed(dgx):
+    nics = [nic for nic in dgx[("leaf", 3)] if nic[0] == "nic"]
+    assert len(nics) == 32 * 8
+    assert leaving(dgx, ("leaf", 3), "spine") == sum(leaving(dgx, nic, "leaf") for nic in nics) == 12.8e12
+
+
+def test_a_dgx_gpu_reaches_the_nvswitches_at_half_of_nvlinks_900_gb_per_s(dgx):
+    assert leaving(dgx, ("gpu", 5), "node") == 450 * GB
+
+
+@pytest.mark.parametrize("name", [name for name in shipped("cluster") if name != "frontier"])
+def test_every_shipped_edge_has_both_numbers(name):
+    graph = build(load_cluster(name))
+    assert all(data["bandwidth_bytes_per_s"] > 0 and data["latency_s"] > 0 for *_, data in graph.edges(data=True))
+
+
+def test_every_edge_of_frontier_has_both_numbers(frontier):
+    assert all(data["bandwidth_bytes_per_s"] > 0 and data["latency_s"] > 0 for *_, data in frontier.edges(data=True))
+
+
+@pytest.mark.parametrize("name", ["frontier", "dgx-h100"])
+def test_1024_gpus_talk_all_to_all_over_every_nic_alike(name):
+    graph = build(first_gpus(load_cluster(name), 1024))
+    fabric = Fabric(graph)
+    ranks = range(fabric.num_ranks)
+    loads = fabric.loads([a for a in ranks for _ in ranks], [b for _ in ranks for b in ranks], [1.0] * 1024**2)
+    sent = {load for (a, b), load in zip(fabric.edges, loads, strict=True) if (a[0], b[0]) == ("gpu", "nic")}
+    assert sent == {1024 - 8}
+
+
+def test_the_last_frontier_group_is_half_full():
+    cluster = load_cluster("frontier")
+    per_group = cluster.network.nodes_per_switch * cluster.network.switches_per_group
+    assert divmod(num_ranks(cluster), 8 * per_group) == (73, 8 * 64)
