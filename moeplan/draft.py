@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from msgspec import structs
 
 from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph, batch
 from moeplan.layouts import stages
@@ -26,36 +25,29 @@ def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:
     return Shape(len(graph.positions), len(graph.stages), microbatches, depth=depth)
 
 
-class Written(NamedTuple):
-    """An order and its text."""
-
-    steps: Steps
-    text: ScheduleText
-
-
-def written(schedule: str, shape: Shape) -> Written:
-    """The order that `schedule` makes for `shape`."""
-    steps = make(schedule, shape)
-    return Written(steps, ScheduleText(name=schedule, positions=tuple(to_text(row) for row in steps)))
-
-
 def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None) -> Plan:
     """A plan of `layout` without predictions: every number that a cost model would give is zero."""
     return draft_with_steps(case, layout, schedule=schedule, recompute=recompute)[0]
 
 
 def draft_with_steps(
-    case: Case,
-    layout: Layout,
-    *,
-    schedule: str,
-    recompute: Recompute | None = None,
-    order: Callable[[str, Shape], Written] = written,
+    case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None
 ) -> tuple[Plan, Steps]:
-    """As `draft`, with the steps that its schedule text says; `order` may remember what it has written before."""
+    """As `draft`, with the steps that its schedule text says."""
+    plan = outline(case, layout, schedule=schedule, recompute=recompute)
+    steps = make(schedule, shape_of(layout, plan.graph, plan.batch.microbatches))
+    return spelled(plan, steps), steps
+
+
+def spelled(plan: Plan, steps: Steps) -> Plan:
+    """`plan` with the text of `steps`, which its schedule makes."""
+    text = ScheduleText(name=plan.schedule.name, positions=tuple(to_text(row) for row in steps))
+    return structs.replace(plan, schedule=text)
+
+
+def outline(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None) -> Plan:
+    """As `draft`, but of the schedule only its name: a text takes longer than all the rest."""
     graph = stages(case, layout)
-    batches = dealt(case, layout, graph)
-    steps, text = order(schedule, shape_of(layout, graph, batches.microbatches))
     nothing = Predictions(
         step_s=0.0,
         tokens_per_s=0.0,
@@ -68,19 +60,18 @@ def draft_with_steps(
         bubble=0.0,
     )
     empty: tuple[Duration, ...] = ()
-    plan = Plan(
+    return Plan(
         schema=SCHEMA,
         schema_version=SCHEMA_VERSION,
         case=case,
         layout=layout,
         graph=graph,
         placement=place(case.cluster, sum(len(group) for position in graph.positions for group in position.ranks)),
-        batch=batches,
-        schedule=text,
+        batch=dealt(case, layout, graph),
+        schedule=ScheduleText(name=schedule, positions=()),
         overlap=plain.make(),
         recompute=recompute or Recompute(),
         durations=empty,
         predictions=nothing,
         solver=Solver(status="given"),
     )
-    return plan, steps

@@ -13,7 +13,7 @@ from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Mesh, Piper, Position, StageGraph, assemble, check_positive, grid, split_evenly
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import ModelSpec
+from moeplan.spec.model import ModelSpec, kv_heads
 
 
 def mesh_of(layout: Mesh) -> Colocated:
@@ -73,8 +73,8 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
         ),
         (model.attention.heads % layout.tp == 0, f"{model.attention.heads} heads % tp {layout.tp} is not 0"),
         (
-            model.attention.kv_heads % layout.tp == 0 or layout.tp % model.attention.kv_heads == 0,
-            f"{model.attention.kv_heads} key-value heads and tp {layout.tp} do not divide each other",
+            kv_heads(model.attention) % layout.tp == 0 or layout.tp % kv_heads(model.attention) == 0,
+            f"{kv_heads(model.attention)} key-value heads and tp {layout.tp} do not divide each other",
         ),
     ]
     for right, message in rules:

@@ -22,9 +22,11 @@ from moeplan.layout import Disaggregated, Recompute
 from moeplan.layouts.disaggregated import Frame, frames, sides
 from moeplan.mesh import divisors
 from moeplan.optimize.allocation import solve
+from moeplan.optimize.candidate import MOST_ACTIONS, Candidate, has
 from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimize.ledger import Ledger
 from moeplan.optimize.relaxation import Relaxed, relax
-from moeplan.optimize.search import MOST_ACTIONS, Candidate, Found, Ledger, Search, has
+from moeplan.optimize.search import Found, Search
 from moeplan.optimize.sides import Sides, Sizes
 from moeplan.options import Budgets
 from moeplan.spec.case import Case
@@ -66,10 +68,11 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
         if not has(near.layout, fixed):
             continue
         short = both.least_bytes(near.layout, near.recompute) - usable_bytes(case)  # type: ignore[arg-type]
+        bound_s = both.bound_s(near.layout, near.recompute)  # type: ignore[arg-type]
         if short > 0:
-            ledger.add("activations exceed the usable HBM", near, short)
+            ledger.add("activations exceed the usable HBM", near, short, bound_s)
         else:
-            entries.append((both.bound_s(near.layout, near.recompute), near))  # type: ignore[arg-type]
+            entries.append((bound_s, near))
     found = search.best_first("disaggregated", entries, ledger)
     relaxed = None
     if found.best is not None and isinstance(found.best.layout, Disaggregated):

@@ -19,7 +19,7 @@ from moeplan.plan import (
     steps_of,
 )
 from moeplan.program import Program
-from moeplan.resources.memory import peak_activation_bytes, static_bytes
+from moeplan.resources.memory import peak_activation_bytes, static_bytes, tracks
 from moeplan.resources.work import model_flop_per_token
 from moeplan.schedule import Steps
 from moeplan.simulate import Timeline, metrics, run
@@ -40,7 +40,7 @@ def footprint(plan: Plan, steps: Steps) -> Footprint:
     case, graph = plan.case, plan.graph
     static = [static_bytes(case, graph, p) for p in range(len(graph.positions))]
     full = loads(case, graph, plan.batch, 0)
-    alive = peak_activation_bytes(case, graph, steps, plan.recompute, full)
+    alive = peak_activation_bytes(case, graph, tracks(steps), plan.recompute, full)
     return Footprint(tuple(static), tuple(s + a for s, a in zip(static, alive, strict=True)))
 
 

@@ -7,6 +7,7 @@ only after one micro-batch has passed all the others, which it must pass again o
 from __future__ import annotations
 
 from functools import cache
+from itertools import accumulate, pairwise
 
 from moeplan.cost import communication as network
 from moeplan.cost.compute import seconds
@@ -17,10 +18,8 @@ from moeplan.resources import parameters as count
 from moeplan.resources.memory import piece_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
+from moeplan.spec.model import windows
 from moeplan.spec.workload import gradient_bytes
-
-RECOMPUTE = tuple(Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts", "full"))
-"""All rules, cheapest in time first per side."""
 
 
 class Screen:
@@ -41,20 +40,21 @@ class Screen:
         batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         b = min(layout.micro_batch, -(-batch // layout.dp))
-        one = self.layer(b, layout.tp, layout.ep, recompute)
-        one += self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
+        exchanges_s = self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
+        stage_s = [
+            sum(n * (self.layer(b, layout.tp, layout.ep, recompute, w) + exchanges_s) for w, n in stage.items())
+            for stage in self.stages(layout)
+        ]
         full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
-        counts = self.moe_layers(layout)
         last = full * self.head(b, layout.tp)
         ends = {0: 0.0, layout.pp - 1: last}
-        return max(one * (full * sum(counts[i :: layout.pp]) + sum(counts[:i])) + head_s for i, head_s in ends.items())
+        return max(full * sum(stage_s[i :: layout.pp]) + sum(stage_s[:i]) + head_s for i, head_s in ends.items())
 
-    def moe_layers(self, layout: Colocated) -> list[int]:
-        """MoE layers of each stage."""
+    def stages(self, layout: Colocated) -> list[dict[int, int]]:
+        """MoE layers of each stage by the window that their attention sees."""
         model = self.case.model
-        counts = layers_of(model.num_layers, layout)
-        starts = [sum(counts[:i]) for i in range(len(counts))]
-        return [max(0, n - max(0, model.dense_layers - s)) for n, s in zip(counts, starts, strict=True)]
+        ends = list(accumulate(layers_of(model.num_layers, layout), initial=0))
+        return [windows(model, range(max(start, model.dense_layers), end)) for start, end in pairwise(ends)]
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
@@ -80,7 +80,7 @@ class Screen:
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         live = min(microbatches * vpp, pp if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * pp + 1)
         live = microbatches if schedule == "gpipe" else live
-        layers = min(self.moe_layers(layout))
+        layers = min(sum(stage.values()) for stage in self.stages(layout))
         b = min(layout.micro_batch, -(-batch // layout.dp))
         return self.static_bytes(layout) + live * layers * self.kept(b, layout.tp, recompute)
 
@@ -93,17 +93,18 @@ class Screen:
         pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
         return sum(piece_bytes(case, piece, recompute, load).alive for piece in pieces)
 
-    def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute) -> float:
+    def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute, window: int) -> float:
         """Compute seconds of one MoE layer and micro-batch, recomputation included."""
         case = self.case
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp, 1, case.model.experts / ep)
         total = 0.0
         for kind, again in (("attention", recompute.attention != "none"), ("experts", recompute.ffn != "none")):
-            work = forward(case.model, kind, load, seq_len=case.workload.seq_len, dtype=case.workload.dtype)
+            seq_len, dtype = case.workload.seq_len, case.workload.dtype
+            work = forward(case.model, kind, load, seq_len=seq_len, dtype=dtype, window=window)
             parts = [work, backward(work), *([work] if again else [])]
             calibration = self.machine.calibration
-            total += sum(seconds(w, case.cluster.gpu, calibration, case.workload.dtype).seconds for w in parts)
+            total += sum(seconds(w, case.cluster.gpu, calibration, dtype).seconds for w in parts)
         return total + 2 * self._tensor_parallel(sequences, tp)
 
     def _head(self, sequences: int, tp: int) -> float:

@@ -6,7 +6,7 @@ family, the rest cannot win. A layout that two families hold is evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import product
@@ -16,47 +16,24 @@ from msgspec import structs
 
 from moeplan import collector
 from moeplan.cost.durations import Machine, predict
-from moeplan.draft import draft_with_steps, written
-from moeplan.layout import Disaggregated, Layout, Mesh, Recompute
+from moeplan.draft import shape_of, spelled
+from moeplan.layout import Layout, Mesh
 from moeplan.mesh import mesh_of
 from moeplan.optimize.bound import step_bound_s
-from moeplan.optimize.evaluate import evaluate, footprint, usable_bytes
+from moeplan.optimize.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, degrees, key_of, schedules_of
+from moeplan.optimize.evaluate import evaluate, usable_bytes
+from moeplan.optimize.ledger import Ledger, Pruned
 from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.screen import RECOMPUTE, Screen
+from moeplan.optimize.remedy import Mend, mend
+from moeplan.optimize.room import Room
+from moeplan.optimize.screen import Screen
 from moeplan.plan import Duration, Plan, signed
 from moeplan.schedule import Steps
+from moeplan.schedules import make
 from moeplan.spec.case import Case
 
 GAP = 0.03
 """A candidate whose bound is less than this share below the best simulated step is not simulated; the plan says so."""
-
-
-MOST_ACTIONS = 1_000_000
-"""Orders longer than this are not simulated: it would take minutes each."""
-
-
-class Candidate(NamedTuple):
-    """One point of the search."""
-
-    layout: Layout
-    schedule: str
-    recompute: Recompute
-
-
-class Miss(NamedTuple):
-    """A layout that does not fit."""
-
-    layout: Layout
-    short_bytes: float
-    """By how many bytes, at least, its fullest rank exceeds the usable HBM."""
-
-
-class Pruned(NamedTuple):
-    """A class of layouts that was not simulated, with one of them."""
-
-    reason: str
-    layouts: int
-    witness: str
 
 
 class Found(NamedTuple):
@@ -64,14 +41,16 @@ class Found(NamedTuple):
 
     family: str
     best: Plan | None
-    nearest: Miss | None
-    """Where nothing fits: the layout that misses by least."""
     pruned: tuple[Pruned, ...]
     simulated: int
     allocations: str = ""
     """How the integer programs ended, where the family needs them: `9 optimal`."""
     relaxed: Relaxed | None = None
     """The balanced split at the efficiencies of the best layout, where the family has two sides and something fits."""
+    uncopied: Plan | None = None
+    """Where the best has copies: the best of one copy, which is the mesh of Piper's paper (PP x EP = GPUs)."""
+    mend: Mend | None = None
+    """Of the layouts that do not fit and may be faster than the best the one that misses by least, and its remedies."""
 
 
 class Search:
@@ -80,10 +59,10 @@ class Search:
     def __init__(self, case: Case, machine: Machine) -> None:
         self.case, self.machine = case, machine
         self.screen = Screen(case, machine)
-        self.order = cache(written)
+        self.room = Room(case)
+        self.steps = cache(make)
         self.durations: dict[tuple[object, ...], tuple[Duration, ...]] = {}
         """By layout: they depend on neither schedule nor recompute."""
-        self.drafts: dict[tuple[object, ...], tuple[Plan, Steps]] = {}
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
 
@@ -107,10 +86,11 @@ class Search:
             for rule, schedule in product(RECOMPUTE, schedules_of(layout)):
                 candidate = Candidate(layout, schedule, rule)
                 short = self.screen.least_bytes(mesh, rule, schedule) - limit
+                bound_s = self.screen.step_s(mesh, rule)
                 if short > 0:
-                    ledger.add("activations exceed the usable HBM", candidate, short)
-                    continue
-                entries.append((self.screen.step_s(mesh, rule), candidate))
+                    ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
+                else:
+                    entries.append((bound_s, candidate))
         return self.best_first(family, entries, ledger)
 
     def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
@@ -132,35 +112,27 @@ class Search:
                 if best is None or plan.predictions.step_s < best.predictions.step_s:
                     best = plan
                 continue
-            short = max(footprint(*self.drafted(candidate)).peak) - usable_bytes(self.case)
+            short = self.room.peak_bytes(candidate) - usable_bytes(self.case)
             if short <= 0:
                 heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue
-            ledger.add("activations exceed the usable HBM", candidate, short)
+            ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
         for _, _, _, candidate in queue:
             ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
-        return Found(family, best, ledger.nearest, ledger.entries(), simulated)
-
-    def drafted(self, candidate: Candidate) -> tuple[Plan, Steps]:
-        """The plan of `candidate` without predictions, and its steps; candidates with one layout share both."""
-        key = (degrees(candidate.layout), type(candidate.layout), candidate.schedule)
-        if key not in self.drafts:
-            self.drafts[key] = draft_with_steps(
-                self.case, candidate.layout, schedule=candidate.schedule, order=self.order
-            )
-        plan, steps = self.drafts[key]
-        return structs.replace(plan, recompute=candidate.recompute), steps
+        nearest = ledger.nearest(best.predictions.step_s * (1 - GAP) if best is not None else None)
+        mended = mend(self.case, nearest) if nearest is not None else None
+        return Found(family, best, ledger.entries(), simulated, mend=mended)
 
     def bounded(self, candidate: Candidate) -> float:
         """Seconds of the longest path through the schedule of `candidate`."""
         key = key_of(candidate)
         if key not in self.bounds:
-            plan, steps = self.drafted(candidate)
+            plan = self.room.outlined(candidate)
             like = (degrees(candidate.layout), type(candidate.layout))
             if like not in self.durations:
                 self.durations[like] = predict(self.case, plan.graph, plan.batch, self.machine)
             plan = structs.replace(plan, durations=self.durations[like])
-            self.bounds[key] = (step_bound_s(plan, steps, plan.durations), plan)
+            self.bounds[key] = (step_bound_s(plan, self.ordered(plan), plan.durations), plan)
         return self.bounds[key][0]
 
     def evaluated(self, candidate: Candidate) -> Plan:
@@ -168,74 +140,16 @@ class Search:
         key = key_of(candidate)
         if key not in self.plans:
             with collector.paused():
-                self.plans[key] = evaluate(self.bounds[key][1], self.drafted(candidate)[1])
+                plan = self.bounds[key][1]
+                steps = self.ordered(plan)
+                self.plans[key] = evaluate(spelled(plan, steps), steps)
         return _under(candidate.layout, self.plans[key])
+
+    def ordered(self, plan: Plan) -> Steps:
+        """The steps that the schedule of `plan` makes; plans of equal shape share them."""
+        return self.steps(plan.schedule.name, shape_of(plan.layout, plan.graph, plan.batch.microbatches))
 
 
 def _under(layout: Layout, plan: Plan) -> Plan:
     """`plan` under the name of the family of `layout`, which has its degrees."""
     return signed(structs.replace(plan, layout=layout))
-
-
-class Ledger:
-    """Counts what was pruned, by reason, with the first of each as a witness."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, tuple[int, str]] = {}
-        self.nearest: Miss | None = None
-        """Of the layouts that do not fit, the one that misses by least."""
-
-    def add(self, reason: str, candidate: Candidate, short_bytes: float = 0.0) -> None:
-        """One more candidate pruned for `reason`; `short_bytes` where it does not fit."""
-        if short_bytes > 0 and (self.nearest is None or short_bytes < self.nearest.short_bytes):
-            self.nearest = Miss(candidate.layout, short_bytes)
-        count, witness = self.reasons.get(reason, (0, ""))
-        witness = witness or tell(candidate)
-        self.reasons[reason] = (count + 1, witness)
-
-    def entries(self) -> tuple[Pruned, ...]:
-        """All reasons, most frequent first."""
-        rows = [Pruned(reason, count, witness) for reason, (count, witness) in self.reasons.items()]
-        return tuple(sorted(rows, key=lambda row: (-row.layouts, row.reason)))
-
-
-def degrees(layout: Layout) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
-    """The degrees of `layout` without its family, for comparison and order; a mesh in those of the colocated one."""
-    one = layout if isinstance(layout, Disaggregated) else mesh_of(layout)
-    return tuple((name, getattr(one, name)) for name in one.__struct_fields__)
-
-
-def key_of(candidate: Candidate) -> tuple[object, ...]:
-    """What decides the cost of `candidate`, whatever its family; of equal costs the smallest key wins."""
-    recompute = candidate.recompute
-    return (RECOMPUTE.index(recompute), degrees(candidate.layout), candidate.schedule)
-
-
-def describe(layout: Layout) -> str:
-    """`pp 8 ep 16 dp 16`: the degrees that are not 1, and always the GPUs of both sides, in one line; NICs follow."""
-    parts = []
-    for name in layout.__struct_fields__:
-        value = getattr(layout, name)
-        if name == "split":
-            parts += [f"split {'-'.join(map(str, value))}"] if value else []
-        elif (value > 1 and "nics" not in name) or name in ("attention_gpus", "ffn_gpus"):
-            parts.append(f"{name.replace('_', '-')} {int(value)}")
-    return " ".join(parts) or "one rank"
-
-
-def tell(candidate: Candidate) -> str:
-    """A candidate in one line: degrees, schedule, and what it computes again."""
-    rule = candidate.recompute
-    return f"{describe(candidate.layout)}, {candidate.schedule}, recompute {rule.attention}/{rule.ffn}"
-
-
-def has(layout: Layout, fixed: Mapping[str, object]) -> bool:
-    """Whether `layout` has the degrees `fixed`."""
-    return all(getattr(layout, name, None) == value for name, value in fixed.items())
-
-
-def schedules_of(layout: Mesh) -> tuple[str, ...]:
-    """The schedules of a mesh: interleaved where a position has several chunks; one position needs no second order."""
-    if layout.vpp > 1:
-        return ("interleaved",)
-    return ("1f1b", "gpipe") if layout.pp > 1 else ("1f1b",)

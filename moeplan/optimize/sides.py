@@ -5,6 +5,7 @@ All are for the groups with most layers and leave out what only the schedule kno
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from moeplan.schedule import Shape
 from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import is_dense
+from moeplan.spec.model import is_dense, window_of
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -42,18 +43,21 @@ class Sides:
         self.case, self.machine = case, machine
         self.piece_s = cache(self._piece_s)
         self.live = cache(self._live)
+        self.attentions = cache(self._attentions)
 
     def microbatches(self, frame: Frame, attention: int) -> int:
         """Micro-batches of a step with `attention` ranks per attention group."""
         return -(-self.case.workload.global_batch // (frame.micro_batch * attention * frame.dp))
 
     def attention_s(self, frame: Frame, attention: int, again: str) -> float:
-        """Compute seconds per step of the first attention group, which has most layers."""
-        dense, moe = self.layers(frame, 0)
+        """Compute seconds per step of the slowest attention group."""
         sequences = min(frame.micro_batch, -(-self.case.workload.global_batch // (attention * frame.dp)))
         tokens = sequences * self.case.workload.seq_len
-        plain, routed = (self.piece_s("attention", tokens, 1, again != "none", kind) for kind in (False, True))
-        return self._full(frame, attention) * (dense * plain + moe * routed)
+        slowest = max(
+            sum(n * self.piece_s("attention", tokens, 1, again != "none", *kind) for kind, n in group)
+            for group in self.attentions(frame.pairs)
+        )
+        return self._full(frame, attention) * slowest
 
     def ffn_s(self, sizes: Sizes, again: str) -> float:
         """Compute seconds per step of the slower of two FFN groups: the first, with most layers, and the head's."""
@@ -74,16 +78,22 @@ class Sides:
         dense = sum(is_dense(self.case.model, layer) for layer in mine)
         return dense, len(mine) - dense
 
+    def _attentions(self, pairs: int) -> set[tuple[tuple[tuple[bool, int], int], ...]]:
+        """What attention groups have, each once: how many layers of each (before experts or not, window)."""
+        model = self.case.model
+        kinds = [(not is_dense(model, layer), window_of(model, layer)) for layer in range(model.num_layers)]
+        return {tuple(sorted(Counter(kinds[group::pairs]).items())) for group in range(pairs)}
+
     def _full(self, frame: Frame, attention: int) -> int:
         """Micro-batches that are full, or one: the last one may be short."""
         return max(1, self.case.workload.global_batch // (frame.micro_batch * attention * frame.dp))
 
-    def _piece_s(self, kind: str, tokens: int, ranks: int, again: bool, moe: bool = True) -> float:
+    def _piece_s(self, kind: str, tokens: int, ranks: int, again: bool, moe: bool = True, window: int = 0) -> float:
         """Seconds of F and B of one piece for `tokens` spread over `ranks`, and of F once more if computed again."""
         case, model = self.case, self.case.model
         load = Load(tokens / ranks, tokens * model.top_k / ranks, local_experts=model.experts / ranks)
-        dtype = case.workload.dtype
-        work = forward(model, kind, load, seq_len=case.workload.seq_len, dtype=dtype, moe=moe)
+        dtype, seq_len = case.workload.dtype, case.workload.seq_len
+        work = forward(model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window)
         parts = [work, backward(work), *([work] if again else [])]
         return sum(seconds(w, case.cluster.gpu, self.machine.calibration, dtype).seconds for w in parts)
 

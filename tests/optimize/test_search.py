@@ -13,10 +13,12 @@ from moeplan.draft import draft
 from moeplan.errors import InfeasibleError, SpecError
 from moeplan.layout import Colocated, Disaggregated, Piper
 from moeplan.layouts import colocated, piper
+from moeplan.optimize.candidate import RECOMPUTE, Candidate, degrees, schedules_of
 from moeplan.optimize.disaggregate import balanced, search_disaggregated
-from moeplan.optimize.evaluate import Footprint, evaluate, footprint, usable_bytes
-from moeplan.optimize.screen import RECOMPUTE, Screen
-from moeplan.optimize.search import GAP, Candidate, Ledger, Search, degrees, schedules_of
+from moeplan.optimize.evaluate import evaluate, usable_bytes
+from moeplan.optimize.ledger import Ledger
+from moeplan.optimize.screen import Screen
+from moeplan.optimize.search import GAP, Search
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -43,9 +45,10 @@ def all_of(request, make_case, machine_of):
     for layout in colocated.layouts(case):
         for rule, schedule in product(RECOMPUTE, schedules_of(layout)):
             candidate = Candidate(layout, schedule, rule)
-            peak = max(footprint(*search.drafted(candidate)).peak)
             bound_s = search.bounded(candidate)
-            rows.append((candidate, bound_s, search.evaluated(candidate), peak, peak <= usable_bytes(case)))
+            plan = search.evaluated(candidate)
+            peak = max(plan.predictions.peak_hbm_bytes)
+            rows.append((candidate, bound_s, plan, peak, peak <= usable_bytes(case)))
     return search, rows
 
 
@@ -102,7 +105,7 @@ def test_the_best_of_any_table_is_found_within_the_gap(make_case, costs):
         for number, cost in enumerate(costs, start=1)
     ]
     search = Table(make_case(1), None, table)
-    with mock.patch("moeplan.optimize.search.footprint", return_value=Footprint((0.0,), (0.0,))):
+    with mock.patch.object(search.room, "peak_bytes", return_value=0.0):
         found = search.best_first("colocated", entries, Ledger())
     best_s = min(step_s for _, step_s in table.values())
     assert best_s <= found.best.predictions.step_s <= best_s / (1 - GAP)
@@ -188,14 +191,14 @@ def test_the_nearest_miss_is_short_by_what_it_holds_too_much(make_case):
     case = shaped(make_case, "short of memory", memory=Memory())
     search = Search(case, planner.machine_of(case, load_calibration("h800")))
     least = min(
-        max(footprint(*search.drafted(Candidate(layout, schedules_of(layout)[0], rule))).peak)
+        search.room.peak_bytes(Candidate(layout, schedules_of(layout)[0], rule))
         for layout in colocated.layouts(case)
         for rule in RECOMPUTE
     )
     short = Memory(usable=(least - 1) / case.cluster.gpu.hbm_bytes)
     found = ranked(structs.replace(case, memory=short)).found[0]
     assert found.best is None
-    assert found.nearest.short_bytes == pytest.approx(1, abs=1e-3)
+    assert found.mend.miss.short_bytes == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""What would have to change for a layout that does not fit: other recompute, smaller micro-batches, more GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import structs
+
+from moeplan.draft import dealt
+from moeplan.errors import SpecError
+from moeplan.layout import Disaggregated, Layout, Piper
+from moeplan.layouts import stages
+from moeplan.mesh import divisors
+from moeplan.optimize.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, describe
+from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimize.ledger import Miss
+from moeplan.optimize.room import Room
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
+
+GROWTH = (2, 3, 4, 8)
+"""Times as many nodes that are tried."""
+
+
+class Mend(NamedTuple):
+    """A layout that does not fit, and the least change of each kind that makes it fit, alone."""
+
+    miss: Miss
+    changes: tuple[str, ...]
+    """Such as "recompute full/none", "micro-batch 1", "512 GPUs (pp 16 ep 8)"; empty where none that was tried will."""
+
+
+def mend(case: Case, miss: Miss) -> Mend:
+    """The changes that make `miss` fit on nodes like those of `case`."""
+    kinds = (_recomputed(case, miss.candidate), _smaller(case, miss.candidate), _grown(case, miss.candidate))
+    return Mend(miss, tuple(told for kind in kinds if (told := next(kind, None)) is not None))
+
+
+def _recomputed(case: Case, short: Candidate) -> Iterator[str]:
+    """Rules that recompute more, cheapest first."""
+    for rule in RECOMPUTE[RECOMPUTE.index(short.recompute) + 1 :]:
+        if fits(case, short._replace(recompute=rule)):
+            yield f"recompute {rule.attention}/{rule.ffn}"
+
+
+def _smaller(case: Case, short: Candidate) -> Iterator[str]:
+    """Smaller micro-batches, largest first."""
+    for size in divisors(short.layout.micro_batch)[-2::-1]:
+        if fits(case, short._replace(layout=structs.replace(short.layout, micro_batch=size))):
+            yield f"micro-batch {size}"
+
+
+def _grown(case: Case, short: Candidate) -> Iterator[str]:
+    """Several times as many nodes, fewest first, with one or two degrees that many times larger."""
+    for times in GROWTH if case.cluster.node.nics else ():
+        cluster = structs.replace(case.cluster, nodes=case.cluster.nodes * times)
+        for layout in grown(short.layout, times):
+            if fits(structs.replace(case, cluster=cluster), short._replace(layout=layout)):
+                yield f"{num_ranks(cluster):,} GPUs ({describe(layout)})"
+
+
+def grown(layout: Layout, times: int) -> Iterator[Layout]:
+    """`layout` on `times` as many GPUs: longer pipelines, larger groups, more copies."""
+    names: tuple[tuple[str, ...], ...] = (("pp",), ("ep", "dp"), ("dp",))
+    if isinstance(layout, Piper):
+        names = (("pp",), ("ep",), ("dp",))
+    if isinstance(layout, Disaggregated):
+        sides = ("attention_gpus", "ffn_gpus", "attention_nics", "ffn_nics")
+        names = (("pairs", *sides), sides, ("dp",))
+    for chosen in names:
+        yield structs.replace(layout, **{name: getattr(layout, name) * times for name in chosen})
+
+
+def fits(case: Case, candidate: Candidate) -> bool:
+    """Whether `candidate` is a layout of `case` whose fullest rank fits into the usable HBM."""
+    try:
+        graph = stages(case, candidate.layout)
+    except SpecError:
+        return False
+    actions = 2 * len(graph.stages) * dealt(case, candidate.layout, graph).microbatches
+    if actions > MOST_ACTIONS:
+        return False
+    return Room(case).peak_bytes(candidate) <= usable_bytes(case)

@@ -1,0 +1,79 @@
+"""Bounds of models whose layers are not alike, or whose attention is latent: they stay below what is simulated."""
+
+from itertools import product
+
+import pytest
+from msgspec import structs
+
+from moeplan.cost.durations import predict
+from moeplan.draft import draft_with_steps
+from moeplan.layout import Colocated, Disaggregated, Recompute
+from moeplan.layouts.disaggregated import Frame
+from moeplan.optimize.evaluate import evaluate
+from moeplan.optimize.screen import Screen
+from moeplan.optimize.sides import Sides
+from moeplan.spec.model import GroupedQuery, Latent
+
+MODELS = {
+    "windows": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=256, full_every=2, bias=True, sinks=True),
+    "few full layers": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=1023, full_every=5),
+    "latent": Latent(heads=4, q_lora_rank=24, kv_lora_rank=16, nope_head_dim=16, rope_head_dim=8, v_head_dim=16),
+}
+COLOCATED = (
+    (Colocated(pp=4, dp=2, ep=2), "1f1b"),
+    (Colocated(tp=2, pp=2, dp=2, ep=2), "gpipe"),
+    (Colocated(pp=2, vpp=3, dp=4, ep=4), "interleaved"),
+)
+DISAGGREGATED = (
+    Disaggregated(attention_gpus=4, ffn_gpus=4),
+    Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4, depth=2),
+    Disaggregated(pairs=3, attention_gpus=3, ffn_gpus=3),
+)
+RULES = [Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts")]
+
+
+def case_of(make_case, name, **more):
+    fields = {"num_layers": 8, "dense_layers": 1, "dense_width": 96, "ffn_bias": True, "gated": False} | more
+    return make_case(8, per_node=4, seq_len=32_768, attention=MODELS[name], **fields)
+
+
+def simulated(case, machine, layout, schedule, recompute):
+    plan, steps = draft_with_steps(case, layout, schedule=schedule, recompute=recompute)
+    return evaluate(structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine)), steps).predictions
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
+def test_meshes_are_never_faster_or_smaller_than_their_screen(make_case, machine_of, name, layout, schedule):
+    case = case_of(make_case, name)
+    machine = machine_of(case)
+    screen = Screen(case, machine)
+    for recompute in RULES:
+        found = simulated(case, machine, layout, schedule, recompute)
+        assert 0 < screen.step_s(layout, recompute) <= found.step_s * (1 + 1e-6)
+        assert screen.static_bytes(layout) <= found.static_hbm_bytes[0]
+        assert screen.least_bytes(layout, recompute, schedule) <= found.peak_hbm_bytes[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layout", DISAGGREGATED, ids=lambda layout: f"{layout.pairs} pairs")
+def test_sides_are_never_faster_or_smaller_than_their_bounds(make_case, machine_of, name, layout):
+    for recompute, activations in product(RULES, ("kept", "piper")):
+        case = case_of(make_case, name)
+        case = structs.replace(case, memory=structs.replace(case.memory, activations=activations))
+        machine = machine_of(case)
+        sides = Sides(case, machine)
+        found = simulated(case, machine, layout, "af-pipe", recompute)
+        assert 0 < sides.bound_s(layout, recompute) <= found.step_s * (1 + 1e-6)
+        assert sides.least_bytes(layout, recompute) <= max(found.peak_hbm_bytes)
+
+
+def test_full_layers_in_one_group_make_it_the_slower(make_case, machine_of):
+    """Two pairs, every second layer windowed: one group has all full layers, as many as a model without windows."""
+    spent = {}
+    for window, every in ((256, 2), (0, 1), (256, 99)):
+        attention = structs.replace(MODELS["windows"], window=window, full_every=every)
+        case = case_of(make_case, "windows", dense_layers=0)
+        case = structs.replace(case, model=structs.replace(case.model, attention=attention))
+        spent[window, every] = Sides(case, machine_of(case)).attention_s(Frame(2, 1, 1), 2, "none")
+    assert spent[256, 2] == spent[0, 1] > spent[256, 99]

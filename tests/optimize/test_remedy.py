@@ -1,0 +1,66 @@
+"""What is told to make a layout fit does make it fit, and nothing less of the same kind does."""
+
+import re
+
+import pytest
+from msgspec import structs
+
+from moeplan.draft import draft_with_steps
+from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
+from moeplan.optimize.candidate import RECOMPUTE, Candidate
+from moeplan.optimize.evaluate import footprint
+from moeplan.optimize.ledger import Miss
+from moeplan.optimize.remedy import fits, grown, mend
+from moeplan.spec.workload import Memory
+
+LAYOUTS = {
+    "colocated": (Colocated(pp=2, dp=4, ep=2, micro_batch=4), "1f1b"),
+    "piper": (Piper(pp=2, ep=4, micro_batch=4), "1f1b"),
+    "disaggregated": (Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4, micro_batch=2), "af-pipe"),
+}
+
+
+def needed(case, candidate):
+    plan, steps = draft_with_steps(case, candidate.layout, schedule=candidate.schedule, recompute=candidate.recompute)
+    return max(footprint(plan, steps).peak)
+
+
+@pytest.fixture(params=LAYOUTS)
+def short(request, make_case):
+    """(case, miss): a candidate on a machine that has nine tenths of what it needs."""
+    layout, schedule = LAYOUTS[request.param]
+    case = make_case(8, seq_len=2048, global_batch=64, num_layers=6)
+    candidate = Candidate(layout, schedule, Recompute())
+    usable = 0.9 * needed(case, candidate)
+    case = structs.replace(case, memory=Memory(usable=usable / case.cluster.gpu.hbm_bytes))
+    return case, Miss(candidate, needed(case, candidate) - usable, 0.0)
+
+
+def test_each_change_makes_it_fit_and_no_smaller_one_does(short):
+    case, miss = short
+    assert not fits(case, miss.candidate)
+    told = mend(case, miss).changes
+    assert [change.split()[0] for change in told[:2]] == ["recompute", "micro-batch"]
+    rule = Recompute(**dict(zip(("attention", "ffn"), told[0].split()[1].split("/"), strict=True)))
+    for other in RECOMPUTE[: RECOMPUTE.index(rule) + 1]:
+        assert fits(case, miss.candidate._replace(recompute=other)) == (other == rule)
+    size = int(told[1].split()[1])
+    for other in (4, 2, 1):
+        if other <= miss.candidate.layout.micro_batch:
+            layout = structs.replace(miss.candidate.layout, micro_batch=other)
+            assert fits(case, miss.candidate._replace(layout=layout)) == (other <= size)
+
+
+def test_more_gpus_are_told_with_the_layout_that_fits(short):
+    case, miss = short
+    gpus = next(change for change in mend(case, miss).changes if "GPUs" in change)
+    times = int(re.match("[0-9]+", gpus)[0]) // 8
+    cluster = structs.replace(case.cluster, nodes=times)
+    larger = structs.replace(case, cluster=cluster)
+    assert any(fits(larger, miss.candidate._replace(layout=layout)) for layout in grown(miss.candidate.layout, times))
+
+
+def test_what_nothing_mends_is_told_without_a_change(make_case):
+    case = make_case(8, memory=Memory(usable=1e-9))
+    miss = Miss(Candidate(Colocated(dp=8), "1f1b", RECOMPUTE[-1]), 1.0, 0.0)
+    assert mend(case, miss).changes == ()
