@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
@@ -14,16 +14,18 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from moeplan.caveats import ASSUMPTIONS, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
-from moeplan.layout import Mesh
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
+from moeplan.optimize.candidate import has, tell
 from moeplan.optimize.disaggregate import search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
 from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.search import GAP, Found, Search, describe, has
-from moeplan.plan import Plan, Solver, world_size
+from moeplan.optimize.remedy import Mend
+from moeplan.optimize.search import GAP, Found, Search
+from moeplan.plan import Plan, Solver
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
@@ -35,13 +37,6 @@ Fixed = Mapping[str, object]
 
 BASELINE = "colocated"
 GIB = 1024**3
-ASSUMPTIONS = (
-    "routing is balanced: every expert receives the same number of rows",
-    "attention is causal; model FLOP leave recomputation out",
-    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
-    " cross once per node where the layout says deduplicate",
-    "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
-)
 
 
 class Ranking(NamedTuple):
@@ -119,10 +114,10 @@ def _check_fixed(case: Case, fixed: Fixed, wanted: Sequence[str]) -> None:
     if not able:
         raise SpecError(f"layout: no family of {', '.join(wanted)} has {' and '.join(fixed)}")
     numbers = {name: value for name, value in fixed.items() if isinstance(value, int)}
+    check_experts(case.model, numbers.get("ep", 1), num_ranks(case.cluster))
     wrong = [_wrong(case, family, numbers) for family in able]
     if all(wrong):
         raise SpecError(f"layout: {wrong[0]}")
-    check_experts(case.model, numbers.get("ep", 1), num_ranks(case.cluster))
 
 
 MULTIPLIED = {colocated.NAME: ("tp", "cp", "pp", "dp"), piper.NAME: ("pp", "ep", "dp"), disaggregated.NAME: ("dp",)}
@@ -204,16 +199,22 @@ def _end_with_parent() -> None:
 
 def _search(case: Case, machine: Machine, asked: Mapping[str, Fixed]) -> list[Found]:
     search = Search(case, machine)
-    layouts: dict[str, Callable[..., Iterator[Mesh]]] = {
-        colocated.NAME: colocated.layouts,
-        piper.NAME: piper.layouts,
-    }
-    return [
-        search_disaggregated(search, fixed)
-        if family == disaggregated.NAME
-        else search.meshes(family, (one for one in layouts[family](case, _chosen(fixed)) if has(one, fixed)))
-        for family, fixed in asked.items()
-    ]
+    searched = {colocated.NAME: _colocated, piper.NAME: _piper, disaggregated.NAME: search_disaggregated}
+    return [searched[family](search, fixed) for family, fixed in asked.items()]
+
+
+def _colocated(search: Search, fixed: Fixed) -> Found:
+    layouts = (one for one in colocated.layouts(search.case, _chosen(fixed)) if has(one, fixed))
+    return search.meshes(colocated.NAME, layouts)
+
+
+def _piper(search: Search, fixed: Fixed) -> Found:
+    """The best with any number of copies, and beside it the best of one copy: the paper's own mesh."""
+    layouts = [one for one in piper.layouts(search.case, _chosen(fixed)) if has(one, fixed)]
+    found = search.meshes(piper.NAME, layouts)
+    if found.best is None or found.best.layout.dp == 1:
+        return found
+    return found._replace(uncopied=search.meshes(piper.NAME, (one for one in layouts if one.dp == 1)).best)
 
 
 def _signed(found: Found) -> Found:
@@ -235,25 +236,9 @@ def _signed(found: Found) -> Found:
         found.best,
         solver=solver,
         assumptions=ASSUMPTIONS,
-        warnings=_warnings(found.best),
+        warnings=warnings_of(found.best),
     )
     return found._replace(best=plan)
-
-
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    """What a user should know before running `plan`."""
-    positions, dealt = len(plan.graph.positions), plan.batch
-    used, given = world_size(plan), num_ranks(plan.case.cluster)
-    told = {
-        f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
-            dealt.microbatches < positions
-        ),
-        f"the last micro-batch is short: {dealt.global_batch} sequences are not a multiple of"
-        f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
-        f"{used} of {given} GPUs are used": used < given,
-        f"moeplan run does not run tp {plan.graph.tp} yet; --set layout.tp=1 plans without": plan.graph.tp > 1,
-    }
-    return tuple(text for text, true in told.items() if true)
 
 
 def winner(ranking: Ranking) -> Plan:
@@ -266,12 +251,17 @@ def winner(ranking: Ranking) -> Plan:
 
 
 def _miss(found: Found, gpus: int) -> str:
-    if found.nearest is not None:
-        short = f"{found.nearest.short_bytes / GIB:.3g} GiB short"
-        return f"{found.family}: nearest is {describe(found.nearest.layout)}, {short} per GPU"
+    if found.mend is not None:
+        return f"{found.family}: nearest is {mended(found.mend)}"
     if found.pruned:
         return f"{found.family}: {found.pruned[0].reason}"
     return f"{found.family}: no layout on {gpus} GPU{'s' * (gpus > 1)} with the degrees that were set"
+
+
+def mended(mend: Mend) -> str:
+    """A layout that does not fit, by how much, and what would make it fit, in one line."""
+    short = f"{tell(mend.miss.candidate)}, at least {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
+    return f"{short}; it fits with {', or '.join(mend.changes)}" if mend.changes else short
 
 
 def reason(ranking: Ranking) -> str:

@@ -8,18 +8,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from moeplan.estimate import Estimate, estimate_facts, estimate_rows
 from moeplan.layout import Disaggregated, experts_of
+from moeplan.optimize.candidate import describe
 from moeplan.optimize.evaluate import usable_bytes
-from moeplan.optimize.search import describe
 from moeplan.plan import Plan, world_size
-from moeplan.planner import Ranking, reason
+from moeplan.planner import Ranking, mended, reason
 from moeplan.resources.parameters import active_parameters, total_parameters
 
 if TYPE_CHECKING:
     from moeplan.simulate import Metrics
+    from moeplan.spec.model import ModelSpec
 
 Rows = list[dict[str, Any]]
 GIB = 1024**3
+FILE_WIDTH = 240
+"""Columns of a table that goes to a file or a pipe: wide enough for any, rows end where they end."""
 
 
 def ranking_rows(ranking: Ranking) -> Rows:
@@ -36,8 +40,9 @@ def ranking_rows(ranking: Ranking) -> Rows:
                 "microbatches": plan.batch.microbatches,
                 **prediction_row(plan),
             }
-        elif found.nearest is not None:
-            row |= {"layout": describe(found.nearest.layout), "short_gib": found.nearest.short_bytes / GIB}
+        elif found.mend is not None:
+            miss = found.mend.miss
+            row |= {"layout": describe(miss.candidate.layout), "short_gib": miss.short_bytes / GIB}
         rows.append(row)
     return rows
 
@@ -101,11 +106,15 @@ def ranking_notes(ranking: Ranking) -> list[str]:
             f" one more NIC {relaxed.nic_price_s * 1e3:.3g} ms"
         )
     for found in ranking.found:
-        if found.nearest is not None and found.best is None:
+        if found.best is not None and found.uncopied is not None:
+            alone, copied = found.uncopied.predictions.step_s, found.best.predictions.step_s
             notes.append(
-                f"{found.family}: nothing fits; {describe(found.nearest.layout)} is nearest,"
-                f" at least {found.nearest.short_bytes / GIB:.3g} GiB short per GPU"
+                f"{found.family}: the paper's own mesh (dp 1), {describe(found.uncopied.layout)}, takes {alone:.4g} s;"
+                f" copies (dp {found.best.layout.dp}) make the step {alone / copied:.2f}x as fast"
             )
+        if found.mend is not None:
+            fate = "nothing fits; nearest is" if found.best is None else "may be faster, but does not fit:"
+            notes.append(f"{found.family}: {fate} {mended(found.mend)}")
         notes += [f"{found.family}: {p.layouts} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
     return notes
 
@@ -138,6 +147,38 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         **prediction_row(plan),
         "peak_flop_per_s": told.peak_flop_per_s,
     }
+
+
+def model_row(model: ModelSpec) -> dict[str, Any]:
+    """One shipped model: its shape, and the counts that follow from it, without MTP modules."""
+    return {
+        "model": model.name,
+        "parameters": total_parameters(model),
+        "active": active_parameters(model),
+        "layers": model.num_layers,
+        "dense_layers": model.dense_layers,
+        "hidden": model.hidden,
+        "attention": model.attention.__struct_config__.tag,
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "expert_width": model.expert_width,
+        "shared": model.shared_experts,
+        "assumed": ", ".join(model.assumed),
+    }
+
+
+def print_estimate(told: Estimate, out: TextIO) -> None:
+    """The step, then per position memory and seconds; the fullest position is marked with *."""
+    print_table([{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()], out)
+    memory, spent = [], []
+    for row in estimate_rows(told):
+        name = {"position": f"{row['position']}{' *' if row['worst'] else ''}"}
+        memory.append(name | {k: v for k, v in row.items() if k not in ("position", "worst") and k[-2:] != "_s"})
+        spent.append(name | {k: v for k, v in row.items() if k.endswith("_s")})
+    print_table(memory, out, title="HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)")
+    print_table(spent, out, title="seconds of one rank by kind; they may overlap, but exposed and waiting do not")
+    if told.short_bytes:
+        print(f"does not fit: {told.short_bytes / GIB:.3g} GiB short per GPU", file=out)
 
 
 def position_rows(plan: Plan) -> Rows:
@@ -215,7 +256,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = 
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(row.get(column, ""), column) for column in columns))
-    Console(file=out, highlight=False).print(table)
+    Console(file=out, highlight=False, width=None if out.isatty() else FILE_WIDTH).print(table)
 
 
 def cell(value: Any, column: str) -> str:

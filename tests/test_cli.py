@@ -250,7 +250,7 @@ def test_a_bad_plan_is_one_line_for_every_command(moeplan, tmp_path, command, co
 
 
 def test_run_without_torch_says_how_to_install_it(moeplan, plan_file, monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(cli.run, "find_spec", lambda name: None)
     done = moeplan("run", plan_file)
     assert done.code == 2
     assert "pip install 'moeplan[run]'" in done.line
@@ -281,6 +281,59 @@ def test_the_help_of_every_command_has_an_example(moeplan, command):
     assert f"Example: moeplan {command} " in done.out
 
 
+def test_an_estimate_is_told_per_position_and_may_become_a_plan(moeplan, tmp_path):
+    done = moeplan("estimate", *CASE, "--pp", 2, "--ep", 2, "--format", "json", "-o", "by-hand.json")
+    assert done.code == 0
+    told = json.loads(done.out)
+    assert [row["position"] for row in told["positions"]] == ["stage 0", "stage 1"]
+    assert (told["data_parallel"], told["expert_data_parallel"]) == (2, 1)
+    assert told["peak_hbm_gb"] * 1e9 == pytest.approx(told["peak_hbm_gib"] * 2**30)
+    plan = read_plan(tmp_path / "by-hand.json")
+    assert plan.predictions.step_s == told["step_s"]
+    assert moeplan("simulate", "by-hand.json").code == 0
+
+
+def test_an_estimate_has_one_row_per_position_in_csv_and_marks_the_fullest_in_a_table(moeplan):
+    table = moeplan("estimate", *CASE, "--attention-gpus", 2, "--ffn-gpus", 2)
+    assert table.code == 0
+    assert sum(" *" in line.split("  ")[0] for line in table.out.splitlines()) == 2
+    rows = rows_of(moeplan("estimate", *CASE, "--attention-gpus", 2, "--ffn-gpus", 2, "--format", "csv").out)
+    assert [row["position"] for row in rows] == ["A0", "F0"]
+
+
+def test_an_estimate_that_does_not_fit_says_so_and_is_no_error(moeplan):
+    done = moeplan("estimate", *CASE, "--set", "memory.usable=0.0001")
+    assert done.code == 0
+    assert "does not fit: " in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tp", "2", "--pp", "2", "--ep", "2"], "etp 2 * ep 2 * pp 2 = 8 does not divide 4 GPUs"),
+        (["--pp-split", "2"], "split [2] has 2 layers, not 4"),
+        (["--pp-split", "2;2"], "--pp-split '2;2'"),
+        (["--set", "layout.pp=2"], "estimate takes degrees as options"),
+        (["--schedule", "af-pipe"], "schedule 'af-pipe' is not one of colocated: 1f1b, interleaved, gpipe"),
+        (["--recompute", "some"], "--recompute 'some'"),
+        (["--pp", "0"], "'--pp': Input should be greater than or equal to 1"),
+        (["--ep", "3"], "ep 3"),
+    ],
+)
+def test_an_estimate_of_what_cannot_be_is_refused(moeplan, options, message, tmp_path):
+    done = moeplan("estimate", *CASE, *options, "-o", "plan.json")
+    assert done.code == 2
+    assert message in done.line
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_the_models_that_ship_are_listed_with_their_counts(moeplan):
+    rows = {row["model"]: row for row in rows_of(moeplan("models", "--format", "csv").out)}
+    assert rows["mixtral-8x7b"]["parameters"] == "46702792704"
+    assert "tiny-moe" in moeplan("models").out
+    assert {row["model"] for row in json.loads(moeplan("models", "--format", "json").out)["models"]} == set(rows)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -295,7 +348,8 @@ def test_the_help_of_every_command_has_an_example(moeplan, command):
     ],
 )
 def test_what_cannot_be_is_refused_by_its_rule(moeplan, setting, message):
-    done = moeplan("optimize", *CASE, *FAMILY, "--set", setting)
+    family = ["--family", "colocated"] if setting.startswith(("layout.tp", "layout.cp")) else FAMILY
+    done = moeplan("optimize", *CASE, *family, "--set", setting)
     assert done.code == 2
     assert message in done.line
 

@@ -15,11 +15,11 @@ FLOORS = (
     ("spec",),
     ("layout", "mesh", "schedule", "overlap", "trace"),
     ("program", "plan", "options"),
-    ("topology", "resources"),
+    ("topology", "resources", "papers"),
     ("cost",),
     ("layouts", "schedules", "overlaps", "simulate", "draft"),
     ("optimize", "calibrate"),
-    ("planner", "report"),
+    ("planner", "estimate", "by_hand", "caveats", "report"),
     ("cli",),
     ("__main__",),
 )
@@ -74,7 +74,7 @@ def test_every_module_stands_on_a_floor():
 def test_modules_look_down(name):
     above = {used for used in imports(name) if used.startswith("moeplan.") and floor(used) > floor(name)}
     assert not above
-    if name != "moeplan.cli":
+    if not name.startswith("moeplan.cli"):
         assert not any(used.startswith("moeplan_exec") for used in imports(name))
 
 
@@ -97,7 +97,8 @@ def test_the_executor_knows_the_lower_floors_only():
 
 
 def test_the_command_line_loads_the_executor_only_where_it_runs():
-    assert not any(used.startswith("moeplan_exec") for used in imports("moeplan.cli", lazy=False))
+    for name in (name for name in OURS if name.startswith("moeplan.cli")):
+        assert not any(used.startswith("moeplan_exec") for used in imports(name, lazy=False))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""The layout that a user types: degrees that were not said follow from the others, as users of Megatron-LM expect."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moeplan.errors import SpecError
+from moeplan.layout import Colocated, Disaggregated, Layout, Piper, Recompute
+from moeplan.layouts import FAMILIES
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
+
+
+class ByHand(NamedTuple):
+    """Degrees as a user types them; None where nothing was said."""
+
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    micro_batch: int = 1
+    split: tuple[int, ...] | None = None
+    attention_gpus: int | None = None
+    ffn_gpus: int | None = None
+    pairs: int | None = None
+    depth: int | None = None
+    deduplicate: bool | None = None
+
+
+MESH_ONLY = ("tp", "pp", "vpp", "ep", "etp", "split")
+SIDES_ONLY = ("attention_gpus", "ffn_gpus", "pairs", "depth", "deduplicate")
+
+
+def layout_of(case: Case, given: ByHand, family: str = "") -> Layout:
+    """The layout that `given` means: two sides where a side is named, else a mesh over all GPUs.
+
+    What was not said is 1; data parallelism takes what is left, and experts are split as attention is (ETP = TP, as in
+    Megatron-LM). SpecError for degrees of the other kind of layout, or whose product does not divide the GPUs.
+    """
+    two = given.attention_gpus or given.ffn_gpus
+    family = family or ("disaggregated" if two else "colocated")
+    if family not in FAMILIES:
+        raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
+    strange = [*(MESH_ONLY if family == "disaggregated" else SIDES_ONLY), *(("tp", "etp") if family == "piper" else ())]
+    for name in strange:
+        if (value := getattr(given, name)) is not None:
+            raise SpecError(f"--{name.replace('_', '-')} {value}: {family} layouts have no such degree")
+    if family == "disaggregated":
+        return _two_sides(case, given)
+    return _piper(case, given) if family == "piper" else _colocated(case, given)
+
+
+def _two_sides(case: Case, given: ByHand) -> Disaggregated:
+    if not (given.attention_gpus and given.ffn_gpus):
+        raise SpecError("disaggregated layouts need both --attention-gpus and --ffn-gpus")
+    node = case.cluster.node
+    return Disaggregated(
+        pairs=given.pairs or 1,
+        attention_gpus=given.attention_gpus,
+        ffn_gpus=given.ffn_gpus,
+        attention_nics=given.attention_gpus * node.nics // node.gpus,
+        ffn_nics=given.ffn_gpus * node.nics // node.gpus,
+        dp=given.dp or 1,
+        micro_batch=given.micro_batch,
+        deduplicate=bool(given.deduplicate),
+        depth=given.depth or 1,
+    )
+
+
+def _piper(case: Case, given: ByHand) -> Piper:
+    pp, ep = given.pp or 1, given.ep or 1
+    dp = given.dp or _left(case, pp=pp, ep=ep)
+    return Piper(pp=pp, vpp=given.vpp or 1, ep=ep, dp=dp, micro_batch=given.micro_batch, split=given.split or ())
+
+
+def _colocated(case: Case, given: ByHand) -> Colocated:
+    tp, pp, ep = given.tp or 1, given.pp or 1, given.ep or 1
+    etp, world = given.etp or tp, num_ranks(case.cluster)
+    if world % (etp * ep * pp):
+        unsaid = "" if given.etp else " (etp was not given and is tp)"
+        raise SpecError(f"layout: etp {etp} * ep {ep} * pp {pp} = {etp * ep * pp} does not divide {world} GPUs{unsaid}")
+    return Colocated(
+        tp=tp,
+        pp=pp,
+        vpp=given.vpp or 1,
+        ep=ep,
+        etp=etp,
+        dp=given.dp or _left(case, tp=tp, pp=pp),
+        micro_batch=given.micro_batch,
+        split=given.split or (),
+    )
+
+
+def _left(case: Case, **degrees: int) -> int:
+    """What is left of the GPUs for data parallelism."""
+    world, product = num_ranks(case.cluster), 1
+    for degree in degrees.values():
+        product *= degree
+    if world % product:
+        told = " * ".join(f"{name} {value}" for name, value in degrees.items())
+        raise SpecError(f"layout: {told} = {product} does not divide {world} GPUs")
+    return world // product
+
+
+def recompute_of(text: str) -> Recompute:
+    """`none`, `experts`, `full`, or both sides as `attention/ffn`, such as `full/experts`; SpecError otherwise."""
+    short = {"none": "none/none", "experts": "none/experts", "full": "full/full"}
+    attention, _, ffn = short.get(text, text).partition("/")
+    if attention not in ("none", "full") or ffn not in ("none", "experts", "full"):
+        raise SpecError(
+            f"--recompute {text!r}: right is none, experts, full, or attention/ffn, (none|full)/(none|experts|full)"
+        )
+    return Recompute(attention=attention, ffn=ffn)  # type: ignore[arg-type]
+
+
+def split_of(text: str) -> tuple[int, ...]:
+    """`9,8,8,7` as numbers; SpecError otherwise."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise SpecError(f"--pp-split {text!r}: right is the layers of each virtual stage, such as 9,8,8,7")
+    return tuple(int(part) for part in parts)

@@ -1,0 +1,34 @@
+"""What a plan takes for granted, and what its user should know before running it."""
+
+from __future__ import annotations
+
+from moeplan.optimize.evaluate import usable_bytes
+from moeplan.plan import Plan, world_size
+from moeplan.spec.cluster import num_ranks
+
+GIB = 1024**3
+ASSUMPTIONS = (
+    "routing is balanced: every expert receives the same number of rows",
+    "attention is causal; model FLOP leave recomputation out",
+    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
+    " cross once per node where the layout says deduplicate",
+    "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
+)
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """What a user should know before running `plan`."""
+    positions, dealt = len(plan.graph.positions), plan.batch
+    used, given = world_size(plan), num_ranks(plan.case.cluster)
+    most, limit = max(plan.predictions.peak_hbm_bytes, default=0.0), usable_bytes(plan.case)
+    told = {
+        f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
+            dealt.microbatches < positions
+        ),
+        f"the last micro-batch is short: {dealt.global_batch} sequences are not a multiple of"
+        f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
+        f"{used} of {given} GPUs are used": used < given,
+        f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable": most > limit,
+        f"moeplan run does not run tp {plan.graph.tp} yet; --set layout.tp=1 plans without": plan.graph.tp > 1,
+    }
+    return tuple(text for text, true in told.items() if true)

@@ -1,0 +1,107 @@
+"""`moeplan estimate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from moeplan.cli.app import (
+    CalibrationName,
+    Cluster,
+    Dtype,
+    Format,
+    GlobalBatch,
+    Gpus,
+    Model,
+    SeqLen,
+    Settings,
+    app,
+    check_format,
+    check_output,
+    machine_readable,
+    read_case,
+    store_plan,
+)
+from moeplan.errors import SpecError
+
+Degree = Annotated[int, typer.Option(min=0)]
+
+
+@app.command()
+def estimate(  # noqa: PLR0913
+    model: Model,
+    cluster: Cluster,
+    seq_len: SeqLen,
+    global_batch: GlobalBatch,
+    gpus: Gpus = None,
+    family: Annotated[str, typer.Option("--family", help="colocated (default), piper or disaggregated")] = "",
+    tp: Annotated[int | None, typer.Option("--tp", min=1, help="tensor parallel")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", min=1, help="pipeline parallel")] = None,
+    vpp: Annotated[int | None, typer.Option("--vpp", min=1, help="virtual stages per position")] = None,
+    pp_split: Annotated[str | None, typer.Option("--pp-split", help="layers per virtual stage: 9,8,8,7")] = None,
+    ep: Annotated[int | None, typer.Option("--ep", min=1, help="expert parallel")] = None,
+    etp: Annotated[int | None, typer.Option("--etp", min=1, help="expert tensor parallel (default: tp)")] = None,
+    dp: Annotated[
+        int | None,
+        typer.Option("--dp", min=1, help="data parallel of attention; copies of the mesh for piper, disaggregated"),
+    ] = None,
+    attention_gpus: Annotated[int | None, typer.Option("--attention-gpus", min=1, help="ranks of attention")] = None,
+    ffn_gpus: Annotated[int | None, typer.Option("--ffn-gpus", min=1, help="ranks of experts")] = None,
+    pairs: Annotated[int | None, typer.Option("--pairs", min=1, help="groups of attention and of FFN ranks")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="how much deeper AF-Pipe warms up")] = None,
+    deduplicate: Annotated[bool, typer.Option("--deduplicate", help="rows cross once per node")] = False,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", "--mbs", min=1, help="sequences per rank")] = 1,
+    recompute: Annotated[
+        str, typer.Option("--recompute", help="none, experts, full, or attention/ffn such as full/experts")
+    ] = "none",
+    schedule: Annotated[str, typer.Option("--schedule", help="1f1b, interleaved, gpipe or af-pipe")] = "",
+    settings: Settings = None,
+    calibration: CalibrationName = None,
+    dtype: Dtype = "bf16",
+    output: Annotated[str | None, typer.Option("-o", "--output", help="write the plan; - is stdout")] = None,
+    format_: Format = "table",
+) -> None:
+    """Say what a layout given by hand would cost, per pipeline position; it need not fit.
+
+    Example: moeplan estimate --model mixtral-8x7b --cluster h800-16x8 --gpus 64 --seq-len 4096 --global-batch 256
+    --pp 4 --ep 8
+    """
+    from moeplan import report
+    from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
+    from moeplan.estimate import estimate as estimated
+    from moeplan.estimate import estimate_rows
+    from moeplan.spec.shipped import load_calibration
+
+    check_format(format_)
+    if output is not None:
+        check_output(output)
+    case, fixed = read_case(model, cluster, seq_len, global_batch, gpus, dtype, settings or [])
+    if fixed:
+        raise SpecError(f"--set layout.{next(iter(fixed))}: estimate takes degrees as options, such as --pp 4")
+    given = ByHand(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        split=split_of(pp_split) if pp_split is not None else None,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        attention_gpus=attention_gpus,
+        ffn_gpus=ffn_gpus,
+        pairs=pairs,
+        depth=depth,
+        deduplicate=deduplicate or None,
+        micro_batch=micro_batch,
+    )
+    layout, rule = layout_of(case, given, family), recompute_of(recompute)
+    measured = load_calibration(calibration or case.cluster.calibration)
+    found = estimated(case, measured, layout, schedule=schedule, recompute=rule)
+    out = sys.stderr if output == "-" else sys.stdout
+    if format_ == "table":
+        report.print_estimate(found, out)
+    else:
+        print(machine_readable(format_, estimate_rows(found), found.to_dict()), file=out)
+    if output is not None:
+        store_plan(found.plan, output)

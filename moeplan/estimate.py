@@ -1,0 +1,247 @@
+"""What one layout given by hand would cost: parameters, memory by bucket and seconds by kind, per pipeline position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
+
+from moeplan.caveats import ASSUMPTIONS, warnings_of
+from moeplan.cost.durations import Machine, loads, predict
+from moeplan.draft import draft_with_steps
+from moeplan.errors import SpecError
+from moeplan.layout import Disaggregated, Layout, Recompute
+from moeplan.layouts import FAMILIES, RECORDS
+from moeplan.optimize.candidate import MOST_ACTIONS, describe
+from moeplan.optimize.evaluate import predictions, simulate, usable_bytes
+from moeplan.plan import Plan, lowered, signed, world_size
+from moeplan.program import Op, Program, is_receive
+from moeplan.resources.memory import peak_activations, replica_parameters, state_bytes, tracks
+from moeplan.resources.parameters import active_parameters, total_parameters
+from moeplan.simulate import Timeline, metrics
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.case import Case
+from moeplan.topology.graph import build
+from moeplan.topology.routes import Fabric
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+GIB = 1024**3
+
+
+class Bytes(NamedTuple):
+    """HBM of one rank by what it is for, at its fullest moment."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    working: float
+    buffers: float
+
+
+class Stage(NamedTuple):
+    """One rank of one pipeline position over one step."""
+
+    name: str
+    layers: tuple[int, ...]
+    parameters: float
+    bytes: Bytes
+    """By bucket."""
+    seconds: Mapping[str, float]
+    """Busy seconds by kind; they may overlap. `exposed` and `waiting` are parts of the step: nothing is computed."""
+
+
+class Estimate(NamedTuple):
+    """One layout of one case."""
+
+    plan: Plan
+    stages: tuple[Stage, ...]
+
+    @property
+    def worst(self) -> int:
+        """The position whose ranks hold most bytes: it decides whether the layout fits."""
+        return max(range(len(self.stages)), key=lambda i: sum(self.stages[i].bytes))
+
+    @property
+    def short_bytes(self) -> float:
+        """By how much the fullest rank exceeds the usable HBM; 0 where it fits."""
+        return max(0.0, sum(self.stages[self.worst].bytes) - usable_bytes(self.plan.case))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, units in the names: the step, and `positions`, one row each."""
+        return {**estimate_facts(self), "positions": estimate_rows(self)}
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per position."""
+        import pandas as pd
+
+        return pd.DataFrame(estimate_rows(self))
+
+
+def estimate(
+    case: Case,
+    calibration: Calibration,
+    layout: Layout,
+    *,
+    schedule: str = "",
+    recompute: Recompute | None = None,
+) -> Estimate:
+    """`layout` of `case`, simulated; whether it fits is told, not demanded.
+
+    `schedule` is the family's usual one by default. SpecError where the degrees or the schedule do not suit.
+    """
+    name = schedule or usual_schedule(layout)
+    family = RECORDS[type(layout)]
+    if name not in FAMILIES[family].SCHEDULES:
+        raise SpecError(f"schedule {name!r} is not one of {family}: {', '.join(FAMILIES[family].SCHEDULES)}")
+    machine = Machine(Fabric(build(case.cluster)), calibration)
+    plan, steps = draft_with_steps(case, layout, schedule=name, recompute=recompute)
+    actions = sum(map(len, steps))
+    if actions > MOST_ACTIONS:
+        raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")
+    plan = structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine))
+    program = lowered(plan, steps)
+    timeline = simulate(plan, program)
+    plan = structs.replace(plan, predictions=predictions(plan, steps, program, timeline))
+    plan = signed(structs.replace(plan, assumptions=ASSUMPTIONS, warnings=warnings_of(plan)))
+    kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
+    busy = seconds_by_kind(plan, program, timeline)
+    stages = [
+        Stage(
+            position.name,
+            layers_at(plan, number),
+            parameters_at(plan, number),
+            Bytes(*state_bytes(case, plan.graph, number), *kept[number]),
+            busy[number],
+        )
+        for number, position in enumerate(plan.graph.positions)
+    ]
+    return Estimate(plan, tuple(stages))
+
+
+def usual_schedule(layout: Layout) -> str:
+    """AF-Pipe between two sides; in a mesh interleaved where a position has several chunks, else 1F1B."""
+    if isinstance(layout, Disaggregated):
+        return "af-pipe"
+    return "interleaved" if layout.vpp > 1 else "1f1b"
+
+
+def layers_at(plan: Plan, position: int) -> tuple[int, ...]:
+    """Layers of which `position` holds attention or FFN."""
+    graph = plan.graph
+    held = {p.layer for p in graph.pieces if position in graph.stages[p.stage]}
+    return tuple(sorted(layer for layer in held if layer < plan.case.model.num_layers))
+
+
+def parameters_at(plan: Plan, position: int) -> float:
+    """Parameters that one rank of `position` holds."""
+    graph = plan.graph
+    mine = [replica for replica in graph.replicas if position in replica.positions]
+    return sum(replica_parameters(plan.case.model, graph, replica, position) for replica in mine)
+
+
+ORDER = (
+    *("embedding", "attention", "dense", "experts", "join", "head", "recompute", "tensor_parallel"),
+    *("all_to_all", "m2n_n2m", "send", "gradients", "optimizer", "exposed", "waiting"),
+)
+KINDS = {
+    "dispatch": "all_to_all",
+    "combine": "all_to_all",
+    "m2n": "m2n_n2m",
+    "n2m": "m2n_n2m",
+    "send": "send",
+    "all_reduce": "gradients",
+    "reduce_scatter": "gradients",
+    "all_gather": "gradients",
+    "optimizer": "optimizer",
+}
+"""What the seconds of an operation that computes no piece are called."""
+
+
+def seconds_by_kind(plan: Plan, program: Program, timeline: Timeline) -> list[dict[str, float]]:
+    """Busy seconds of each position by kind, from the simulated step.
+
+    Pieces by their kind, what is computed again as `recompute`; collectives of tensor parallelism inside a piece as
+    `tensor_parallel`. A transfer between two positions counts at its sender.
+    """
+    inside = {(d.kind, d.phase, piece): d.communication_s for d in plan.durations for piece in d.pieces}
+    busy: list[dict[str, float]] = [{} for _ in plan.graph.positions]
+    for op in program.ops:
+        if is_receive(program, op):
+            continue
+        spent = (timeline.end_ns[op.id] - timeline.start_ns[op.id]) / 1e9
+        shared = inside.get((op.kind, "F" if op.phase == "R" else op.phase, op.piece), 0.0)
+        mine = busy[op.position]
+        kind = _kind(plan, op)
+        mine[kind] = mine.get(kind, 0.0) + spent - shared
+        if shared:
+            mine["tensor_parallel"] = mine.get("tensor_parallel", 0.0) + shared
+    for mine, use in zip(busy, metrics(program, timeline).positions, strict=True):
+        mine["exposed"], mine["waiting"] = use.exposed_ns / 1e9, use.bubble_ns / 1e9
+    return busy
+
+
+def _kind(plan: Plan, op: Op) -> str:
+    if op.kind in KINDS:
+        return KINDS[op.kind]
+    return "recompute" if op.phase == "R" else plan.graph.pieces[op.piece].kind
+
+
+def expert_data_parallel(plan: Plan) -> int:
+    """Ranks that hold the same experts (EDP)."""
+    held = [len(r.groups[0]) for r in plan.graph.replicas if r.parameters == "experts"]
+    return held[0] if held else 1
+
+
+def estimate_facts(told: Estimate) -> dict[str, Any]:
+    """The whole step in a few numbers."""
+    plan, worst = told.plan, sum(told.stages[told.worst].bytes)
+    model, predicted = plan.case.model, plan.predictions
+    return {
+        "model": model.name,
+        "parameters": total_parameters(model),
+        "active_parameters": active_parameters(model),
+        "counted": "without MTP modules" if model.mtp_layers else "all layers",
+        "cluster": plan.case.cluster.name,
+        "gpus": world_size(plan),
+        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
+        "data_parallel": plan.batch.shards,
+        "expert_data_parallel": expert_data_parallel(plan),
+        "schedule": plan.schedule.name,
+        "microbatches": plan.batch.microbatches,
+        "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
+        "step_s": predicted.step_s,
+        "tokens_per_s": predicted.tokens_per_s,
+        "model_flop": predicted.model_flop,
+        "mfu": predicted.mfu,
+        "exposed_communication_s": predicted.exposed_communication_s,
+        "bubble": predicted.bubble,
+        "worst_position": told.stages[told.worst].name,
+        "peak_hbm_gib": worst / GIB,
+        "peak_hbm_gb": worst / 1e9,
+        "usable_hbm_gib": usable_bytes(plan.case) / GIB,
+        "fits": told.short_bytes == 0,
+        "short_gib": told.short_bytes / GIB,
+    }
+
+
+def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
+    """One row per position: parameters, bytes by bucket in GiB, seconds by kind; the fullest is marked."""
+    kinds = [kind for kind in ORDER if any(kind in stage.seconds for stage in told.stages)]
+    return [
+        {
+            "position": stage.name,
+            "worst": number == told.worst,
+            "layers": len(stage.layers),
+            "parameters": round(stage.parameters),
+            **{f"{bucket}_gib": value / GIB for bucket, value in stage.bytes._asdict().items()},
+            "peak_gib": sum(stage.bytes) / GIB,
+            "peak_gb": sum(stage.bytes) / 1e9,
+            **{f"{kind}_s": stage.seconds.get(kind, 0.0) for kind in kinds},
+        }
+        for number, stage in enumerate(told.stages)
+    ]
