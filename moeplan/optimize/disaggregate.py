@@ -8,7 +8,7 @@ deeper warm-up, M2N deduplicated or not, larger micro-batches) are searched best
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -34,6 +34,8 @@ from moeplan.spec.cluster import num_ranks
 
 SEEDS = 12
 """Allocations whose neighbours are searched."""
+MICRO_BATCHES = (1, 2)
+"""Sequences per attention rank and micro-batch that are tried."""
 STEPS = (0, 1, 2, 4, 8)
 """GPUs per attention group that a neighbour has more or fewer."""
 
@@ -62,7 +64,8 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
             ends[status] += 1
             seeds.append((both.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
     seeds.sort(key=lambda seed: seed[0])
-    around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed)}
+    sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
+    around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed, sizes)}  # type: ignore[arg-type]
     entries = []
     for near in around:
         if not has(near.layout, fixed):
@@ -129,7 +132,7 @@ def _any_of(frame: Frame, ffn: int) -> Candidate:
     return Candidate(layout, "af-pipe", Recompute(attention="full", ffn="experts"))
 
 
-def neighbours(case: Case, seed: Candidate) -> list[Candidate]:
+def neighbours(case: Case, seed: Candidate, micro_batches: Sequence[int] = MICRO_BATCHES) -> list[Candidate]:
     """Layouts near `seed`: other sizes of the attention groups, recompute rules, depths, micro-batches, M2N rows."""
     layout = seed.layout
     if not isinstance(layout, Disaggregated):
@@ -144,7 +147,7 @@ def neighbours(case: Case, seed: Candidate) -> list[Candidate]:
         ("none", "experts"),
         (1, 2),
         (True, False) if layout.deduplicate else (False,),
-        (1, 2),
+        micro_batches,
     ):
         gpus = m * layout.pairs
         near = structs.replace(

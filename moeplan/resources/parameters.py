@@ -112,6 +112,15 @@ def mtp_parameters(model: ModelSpec, *, own_copies: bool) -> int:
     return model.mtp_layers * (_layer(model, model.experts, dense=False) + joined + copies)
 
 
+def counted(model: ModelSpec) -> str:
+    """Which layers the totals hold, for readers: MTP modules of a checkpoint are in none, nor are they planned."""
+    if not model.mtp_layers:
+        return "all layers"
+    shared, own = (mtp_parameters(model, own_copies=copies) for copies in (False, True))
+    beside = f"{shared:,} parameters more, or {own:,} with their own embedding and head"
+    return f"{model.num_layers} layers, without {model.mtp_layers} MTP module{'s' * (model.mtp_layers > 1)} ({beside})"
+
+
 def _layer(model: ModelSpec, experts: int, *, dense: bool) -> int:
     common = attention_parameters(model) + norm_parameters(model)
     if dense:

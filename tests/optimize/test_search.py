@@ -138,13 +138,16 @@ def test_fixed_degrees_are_kept(make_case, fixed):
     assert {name: getattr(best.layout, name) for name in fixed} == fixed
 
 
-@pytest.mark.parametrize("fixed", [{}, {"pairs": 2}, {"dp": 2, "deduplicate": False}, {"attention_gpus": 3}])
+@pytest.mark.parametrize(
+    "fixed", [{}, {"pairs": 2}, {"dp": 2, "deduplicate": False}, {"attention_gpus": 3}, {"micro_batch": 3}]
+)
 def test_no_disaggregated_plan_is_faster_than_the_balanced_split(make_case, machine_of, fixed):
     """The continuous split of GPUs, memory ignored, with the efficiencies and the recompute rule of the plan."""
     case = make_case(6, per_node=3, num_layers=4, global_batch=12, seq_len=512)
     search = Search(case, machine_of(case))
     found = search_disaggregated(search, fixed)
     assert found.best is not None
+    assert {name: getattr(found.best.layout, name) for name in fixed} == fixed
     assert search.plans
     for plan in (found.best, *search.plans.values()):
         assert isinstance(plan.layout, Disaggregated)
