@@ -29,6 +29,5 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
         f"{used} of {given} GPUs are used": used < given,
         f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable": most > limit,
-        f"moeplan run does not run tp {plan.graph.tp} yet; --set layout.tp=1 plans without": plan.graph.tp > 1,
     }
     return tuple(text for text, true in told.items() if true)

@@ -18,10 +18,11 @@ from moeplan.optimize.evaluate import predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
 from moeplan.program import Op, Program, is_receive
 from moeplan.resources.memory import peak_activations, replica_parameters, state_bytes, tracks
-from moeplan.resources.parameters import active_parameters, total_parameters
+from moeplan.resources.parameters import active_parameters, counted, total_parameters
 from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
+from moeplan.tables import Rows, cell, html_table
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
@@ -80,6 +81,10 @@ class Estimate(NamedTuple):
         import pandas as pd
 
         return pd.DataFrame(estimate_rows(self))
+
+    def _repr_html_(self) -> str:
+        facts = html_table([{k: cell(v, k) for k, v in estimate_facts(self).items()}])
+        return facts + "".join(html_table(rows) for rows in estimate_tables(self))
 
 
 def estimate(
@@ -205,7 +210,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "model": model.name,
         "parameters": total_parameters(model),
         "active_parameters": active_parameters(model),
-        "counted": "without MTP modules" if model.mtp_layers else "all layers",
+        "counted": counted(model),
         "cluster": plan.case.cluster.name,
         "gpus": world_size(plan),
         "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
@@ -245,3 +250,13 @@ def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
         }
         for number, stage in enumerate(told.stages)
     ]
+
+
+def estimate_tables(told: Estimate) -> tuple[Rows, Rows]:
+    """Two tables, one row per position: bytes, and seconds; the fullest position is marked with *."""
+    memory, spent = [], []
+    for row in estimate_rows(told):
+        name = {"position": f"{row['position']}{' *' if row['worst'] else ''}"}
+        memory.append(name | {k: v for k, v in row.items() if k not in ("position", "worst") and k[-2:] != "_s"})
+        spent.append(name | {k: v for k, v in row.items() if k.endswith("_s")})
+    return memory, spent

@@ -10,7 +10,6 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from threading import Thread
 from types import MappingProxyType
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -19,13 +18,13 @@ from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
-from moeplan.optimize.candidate import has, tell
+from moeplan.optimize.candidate import has
 from moeplan.optimize.disaggregate import search_disaggregated
 from moeplan.optimize.evaluate import usable_bytes
-from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.remedy import Mend
 from moeplan.optimize.search import GAP, Found, Search
 from moeplan.plan import Plan, Solver
+from moeplan.ranking import Ranking as Ranking
+from moeplan.ranking import mended
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
@@ -37,25 +36,6 @@ Fixed = Mapping[str, object]
 
 BASELINE = "colocated"
 GIB = 1024**3
-
-
-class Ranking(NamedTuple):
-    """What was found, fastest family first; families where nothing fits come last."""
-
-    case: Case
-    wanted: tuple[str, ...]
-    """Families from which the best plan is taken; the baseline may stand beside them for comparison only."""
-    found: tuple[Found, ...]
-
-    @property
-    def relaxed(self) -> Relaxed | None:
-        """The balanced split of the GPUs between attention and FFN; None where no family has two sides that fit."""
-        return next((f.relaxed for f in self.found if f.relaxed is not None), None)
-
-    @property
-    def best(self) -> Plan | None:
-        """The fastest plan of the wanted families."""
-        return next((f.best for f in self.found if f.family in self.wanted), None)
 
 
 def machine_of(case: Case, calibration: Calibration) -> Machine:
@@ -168,6 +148,7 @@ def _side_by_side(
         answer = receiver.recv()
     except EOFError:
         raise SolverError(f"the search of {disaggregated.NAME} layouts ended without an answer") from None
+    beside.join()
     if isinstance(answer, MoeplanError):
         raise answer
     return [found, answer]
@@ -256,34 +237,3 @@ def _miss(found: Found, gpus: int) -> str:
     if found.pruned:
         return f"{found.family}: {found.pruned[0].reason}"
     return f"{found.family}: no layout on {gpus} GPU{'s' * (gpus > 1)} with the degrees that were set"
-
-
-def mended(mend: Mend) -> str:
-    """A layout that does not fit, by how much, and what would make it fit, in one line."""
-    short = f"{tell(mend.miss.candidate)}, at least {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
-    return f"{short}; it fits with {', or '.join(mend.changes)}" if mend.changes else short
-
-
-def reason(ranking: Ranking) -> str:
-    """Why the fastest family is ahead of the next, in one sentence."""
-    first = ranking.found[0].best
-    if first is None:
-        return ""
-    if len(ranking.found) == 1:
-        return ""
-    others = [f for f in ranking.found[1:] if f.best]
-    if not others or others[0].best is None:
-        return f"{ranking.found[0].family} wins: no other family has a layout that fits"
-    one, two = first.predictions, others[0].best.predictions
-    if one.step_s == two.step_s:
-        return f"{ranking.found[0].family} and {others[0].family} hold the same layout"
-    parts = {
-        "exposed communication": two.exposed_communication_s - one.exposed_communication_s,
-        "bubble": two.bubble * two.step_s - one.bubble * one.step_s,
-    }
-    parts["compute"] = two.step_s - one.step_s - sum(parts.values())
-    told = ", ".join(f"{name} {value:+.3g} s" for name, value in parts.items())
-    return (
-        f"{ranking.found[0].family} is {two.step_s / one.step_s:.2f}x as fast as {others[0].family};"
-        f" of the {two.step_s - one.step_s:.3g} s between them: {told}"
-    )

@@ -8,13 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from moeplan.estimate import Estimate, estimate_facts, estimate_rows
-from moeplan.layout import Disaggregated, experts_of
+from moeplan.estimate import Estimate, estimate_facts, estimate_tables
+from moeplan.layout import experts_of
 from moeplan.optimize.candidate import describe
-from moeplan.optimize.evaluate import usable_bytes
 from moeplan.plan import Plan, world_size
-from moeplan.planner import Ranking, mended, reason
-from moeplan.resources.parameters import active_parameters, total_parameters
+from moeplan.ranking import Ranking, layout_lines, prediction_row, ranking_table
+from moeplan.ranking import ranking_notes as ranking_notes
+from moeplan.ranking import ranking_rows as ranking_rows
+from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
+from moeplan.tables import cell as cell
 
 if TYPE_CHECKING:
     from moeplan.simulate import Metrics
@@ -26,104 +28,10 @@ FILE_WIDTH = 240
 """Columns of a table that goes to a file or a pipe: wide enough for any, rows end where they end."""
 
 
-def ranking_rows(ranking: Ranking) -> Rows:
-    """One row per family, fastest first: the best plan's predictions, or by how much its nearest layout fails."""
-    rows: Rows = []
-    for found in ranking.found:
-        plan = found.best
-        row: dict[str, Any] = {"family": found.family, "layout": "-", "fits": plan is not None}
-        if plan is not None:
-            row |= {
-                "layout": describe(plan.layout),
-                "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
-                "schedule": plan.schedule.name,
-                "microbatches": plan.batch.microbatches,
-                **prediction_row(plan),
-            }
-        elif found.mend is not None:
-            miss = found.mend.miss
-            row |= {"layout": describe(miss.candidate.layout), "short_gib": miss.short_bytes / GIB}
-        rows.append(row)
-    return rows
-
-
 def print_ranking(ranking: Ranking, out: TextIO) -> None:
     """The ranked table, the layout of each row, and the notes."""
-    columns = {
-        "family": "family",
-        "step_s": "step s",
-        "tokens_per_s": "tokens/s",
-        "mfu": "MFU",
-        "peak_hbm_gib": "peak GiB",
-        "exposed_communication_s": "exposed s",
-        "bubble": "bubble",
-        "short_gib": "short GiB",
-    }
-    rows = ranking_rows(ranking)
-    used = [key for key in columns if any(key in row for row in rows)]
-    print_table([{columns[k]: cell(row.get(k, "-"), k) for k in used} for row in rows], out)
-    for row in rows:
-        if "schedule" in row:
-            print(
-                f"{row['family']}: {row['layout']}; {row['schedule']}, {row['microbatches']} micro-batches,"
-                f" recompute attention/ffn {row['recompute']}",
-                file=out,
-            )
-    print(*ranking_notes(ranking), sep="\n", file=out)
-
-
-def prediction_row(plan: Plan) -> dict[str, Any]:
-    """The predictions of one plan, units in the names."""
-    told = plan.predictions
-    return {
-        "step_s": told.step_s,
-        "tokens_per_s": told.tokens_per_s,
-        "mfu": told.mfu,
-        "peak_hbm_gib": max(told.peak_hbm_bytes, default=0.0) / GIB,
-        "exposed_communication_s": told.exposed_communication_s,
-        "bubble": told.bubble,
-    }
-
-
-def ranking_notes(ranking: Ranking) -> list[str]:
-    """What stands below the table: peak and assumptions, why the winner wins, why the rest was pruned."""
-    notes = []
-    case = ranking.case
-    peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
-    notes.append(
-        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention; usable HBM"
-        f" {usable_bytes(case) / GIB:.3g} GiB per GPU; routing balanced; exposed s and bubble: the busiest position's"
-    )
-    if reason(ranking):
-        notes.append(f"why: {reason(ranking)}")
-    if ranking.best is not None and ranking.best is not ranking.found[0].best:
-        notes.append(f"the plan is that of {' or '.join(ranking.wanted)}; colocated stands beside it for comparison")
-    if ranking.relaxed is not None:
-        relaxed = ranking.relaxed
-        notes.append(
-            f"balanced attention:FFN split {relaxed.attention_gpus:.1f}:{relaxed.ffn_gpus:.1f} GPUs, memory ignored:"
-            f" {relaxed.seconds:.4g} s{_against(ranking)}; one more GPU saves {relaxed.gpu_price_s * 1e3:.3g} ms,"
-            f" one more NIC {relaxed.nic_price_s * 1e3:.3g} ms"
-        )
-    for found in ranking.found:
-        if found.best is not None and found.uncopied is not None:
-            alone, copied = found.uncopied.predictions.step_s, found.best.predictions.step_s
-            notes.append(
-                f"{found.family}: the paper's own mesh (dp 1), {describe(found.uncopied.layout)}, takes {alone:.4g} s;"
-                f" copies (dp {found.best.layout.dp}) make the step {alone / copied:.2f}x as fast"
-            )
-        if found.mend is not None:
-            fate = "nothing fits; nearest is" if found.best is None else "may be faster, but does not fit:"
-            notes.append(f"{found.family}: {fate} {mended(found.mend)}")
-        notes += [f"{found.family}: {p.layouts} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
-    return notes
-
-
-def _against(ranking: Ranking) -> str:
-    for found in ranking.found:
-        if found.best is not None and isinstance(found.best.layout, Disaggregated) and ranking.relaxed:
-            return f" (the disaggregated layout takes {found.best.predictions.step_s / ranking.relaxed.seconds:.2f}x)"
-    return ""
+    print_table(ranking_table(ranking), out)
+    print(*layout_lines(ranking), *ranking_notes(ranking), sep="\n", file=out)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
@@ -133,6 +41,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "model": model.name,
         "parameters": total_parameters(model),
         "active_parameters": active_parameters(model),
+        "counted": counted(model),
         "weights_gb": total_parameters(model) * plan.case.memory.weight_bytes / 1e9,
         "weights_gib": total_parameters(model) * plan.case.memory.weight_bytes / GIB,
         "cluster": plan.case.cluster.name,
@@ -150,11 +59,12 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def model_row(model: ModelSpec) -> dict[str, Any]:
-    """One shipped model: its shape, and the counts that follow from it, without MTP modules."""
+    """One shipped model: its shape and the counts that follow; `mtp` (sharing embedding and head) is in no other."""
     return {
         "model": model.name,
         "parameters": total_parameters(model),
         "active": active_parameters(model),
+        "mtp": mtp_parameters(model, own_copies=False),
         "layers": model.num_layers,
         "dense_layers": model.dense_layers,
         "hidden": model.hidden,
@@ -170,11 +80,7 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
 def print_estimate(told: Estimate, out: TextIO) -> None:
     """The step, then per position memory and seconds; the fullest position is marked with *."""
     print_table([{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()], out)
-    memory, spent = [], []
-    for row in estimate_rows(told):
-        name = {"position": f"{row['position']}{' *' if row['worst'] else ''}"}
-        memory.append(name | {k: v for k, v in row.items() if k not in ("position", "worst") and k[-2:] != "_s"})
-        spent.append(name | {k: v for k, v in row.items() if k.endswith("_s")})
+    memory, spent = estimate_tables(told)
     print_table(memory, out, title="HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)")
     print_table(spent, out, title="seconds of one rank by kind; they may overlap, but exposed and waiting do not")
     if told.short_bytes:
@@ -257,16 +163,3 @@ def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = 
     for row in rows:
         table.add_row(*(cell(row.get(column, ""), column) for column in columns))
     Console(file=out, highlight=False, width=None if out.isatty() else FILE_WIDTH).print(table)
-
-
-def cell(value: Any, column: str) -> str:
-    """One value as a table shows it: four digits, shares in percent, yes and no."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and column in ("mfu", "bubble"):
-        return f"{value:.1%}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-    return str(value)

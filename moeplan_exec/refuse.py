@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, StageGraph
 from moeplan.plan import Plan, world_size
-from moeplan.spec.model import Latent, ModelSpec, windows
+from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, windows
 
 ALGORITHMS = {
     "local": ("none",),
@@ -22,7 +22,7 @@ ALGORITHMS = {
 
 def refuse(plan: Plan) -> None:
     """SpecError with the first thing in `plan` that cannot be run, and what can."""
-    for reason in _reasons(plan):
+    for reason in reasons(plan):
         raise SpecError(f"run: {reason}")
 
 
@@ -32,7 +32,8 @@ def check_world(plan: Plan, world: int) -> None:
         raise SpecError(f"run: {world} ranks were started, the plan uses {world_size(plan)}")
 
 
-def _reasons(plan: Plan) -> Iterator[str]:
+def reasons(plan: Plan) -> Iterator[str]:
+    """All that stands in the way of running `plan`, one line each."""
     graph = plan.graph
     yield from _model(plan.case.model, plan.case.workload.seq_len)
     for name, degree in _degrees(plan).items():
@@ -54,18 +55,22 @@ def _model(model: ModelSpec, seq_len: int) -> Iterator[str]:
     """What the executor's transformer does not compute."""
     if isinstance(model.attention, Latent):
         yield "attention of kind 'mla' cannot be run, 'gqa' can"
-        return
-    for name in ("bias", "sinks"):
-        if getattr(model.attention, name):
-            yield f"attention.{name} true cannot be run, false can"
-    seen = min((w for w in windows(model, range(model.num_layers)) if w), default=seq_len)
-    if seen < seq_len:
-        yield f"attention.window {seen} cannot be run on sequences of {seq_len} tokens; 0, or {seq_len} and more, can"
+    else:
+        yield from _grouped(model, model.attention, seq_len)
     runs = {"gated": True, "ffn_bias": False, "scoring": "softmax", "expert_groups": 1, "routed_scale": 1.0}
     for name, right in {**runs, "rope_scaled": False}.items():
         found = getattr(model, name)
         if found != right:
             yield f"model.{name} {_text(found)} cannot be run, {_text(right)} can"
+
+
+def _grouped(model: ModelSpec, shape: GroupedQuery, seq_len: int) -> Iterator[str]:
+    for name in ("bias", "sinks"):
+        if getattr(shape, name):
+            yield f"attention.{name} true cannot be run, false can"
+    seen = min((w for w in windows(model, range(model.num_layers)) if w), default=seq_len)
+    if seen < seq_len:
+        yield f"attention.window {seen} cannot be run on sequences of {seq_len} tokens; 0, or {seq_len} and more, can"
 
 
 def _text(value: object) -> str:

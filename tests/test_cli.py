@@ -301,6 +301,15 @@ def test_an_estimate_has_one_row_per_position_in_csv_and_marks_the_fullest_in_a_
     assert [row["position"] for row in rows] == ["A0", "F0"]
 
 
+def test_what_the_executor_would_refuse_is_a_warning_of_the_plan(moeplan, tmp_path):
+    scored = ["--set", "model.scoring=sigmoid", "--set", "model.routed_scale=2.5"]
+    assert moeplan("estimate", *CASE, *scored, "--tp", 2, "--etp", 1, "-o", "plan.json").code == 0
+    warnings = read_plan(tmp_path / "plan.json").warnings
+    for refused in ("tp 2 cannot be run", "model.scoring 'sigmoid' cannot be run", "model.routed_scale 2.5 cannot"):
+        assert any(warning.startswith(f"moeplan run: {refused}") for warning in warnings), refused
+    assert "cannot be run" in moeplan("run", "plan.json").line
+
+
 def test_an_estimate_that_does_not_fit_says_so_and_is_no_error(moeplan):
     done = moeplan("estimate", *CASE, "--set", "memory.usable=0.0001")
     assert done.code == 0

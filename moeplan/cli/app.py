@@ -95,6 +95,14 @@ def check_output(output: str) -> None:
         check_writable(Path(output))
 
 
+def with_refusals(plan: Plan) -> Plan:
+    """`plan` with a warning for all that `moeplan run` would refuse in it."""
+    from moeplan_exec.refuse import reasons
+
+    refused = dict.fromkeys(f"moeplan run: {reason}" for reason in reasons(plan))
+    return structs.replace(plan, warnings=(*plan.warnings, *refused))
+
+
 def store_plan(plan: Plan, output: str) -> None:
     """Write `plan` with its provenance to `output`, or to stdout for `-`; its warnings go to stderr."""
     provenance = Provenance(

@@ -23,6 +23,7 @@ from moeplan.cli.app import (
     machine_readable,
     read_case,
     store_plan,
+    with_refusals,
 )
 from moeplan.errors import SpecError
 
@@ -104,4 +105,4 @@ def estimate(  # noqa: PLR0913
     else:
         print(machine_readable(format_, estimate_rows(found), found.to_dict()), file=out)
     if output is not None:
-        store_plan(found.plan, output)
+        store_plan(with_refusals(found.plan), output)

@@ -24,6 +24,7 @@ from moeplan.cli.app import (
     read_case,
     say,
     store_plan,
+    with_refusals,
 )
 
 
@@ -62,7 +63,7 @@ def optimize(  # noqa: PLR0913
         report.print_ranking(ranking, out)
     else:
         print(machine_readable(format_, rows, {"ranking": rows, "notes": report.ranking_notes(ranking)}), file=out)
-    plan = planner.winner(ranking)
+    plan = with_refusals(planner.winner(ranking))
     store_plan(plan, output)
     if strict and plan.warnings:
         raise typer.Exit(1)
