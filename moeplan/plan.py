@@ -237,6 +237,9 @@ def _check_stages(plan: Plan) -> None:
     graph = plan.graph
     if any(not 0 <= p < len(graph.positions) for homes in graph.stages for p in homes) or not all(graph.stages):
         raise SpecError(f"graph: a stage lives outside of the {len(graph.positions)} positions")
+    for stage, homes in enumerate(graph.stages):
+        if len(set(homes)) != len(homes):
+            raise SpecError(f"graph: stage {stage} lists a position twice: {list(homes)}")
     for piece in graph.pieces:
         if not 0 <= piece.stage < len(graph.stages):
             raise SpecError(f"graph: stage {piece.stage} of {piece.kind} {piece.layer} is outside of the stages")
@@ -272,6 +275,10 @@ def _check_layout(plan: Plan) -> None:
         ]
         degrees = {"attention_gpus": sides[0], "ffn_gpus": sides[1], "dp": len(graph.positions[0].ranks)}
         degrees["pairs"] = positions // 2
+        rows = {
+            edge.algorithm for edge, piece in zip(graph.edges, graph.pieces[1:], strict=True) if piece.kind == "experts"
+        }
+        degrees["deduplicate"] = rows == {"deduplicated"} if rows else plan.layout.deduplicate
     else:
         mesh = mesh_of(plan.layout)
         degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}

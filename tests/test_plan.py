@@ -127,6 +127,7 @@ REFUSED = {
     "edge": (put("graph", "edges", 1, "kind", value="local"), SpecError, "edges do not join the pieces"),
     "no layer": (put("graph", "pieces", 1, "layer", value=1), SpecError, "are not the chain of 4 layers"),
     "stage nowhere": (put("graph", "stages", 1, value=[9]), SpecError, "a stage lives outside of the 2 positions"),
+    "stage twice at home": (put("graph", "stages", 1, value=[1, 1]), SpecError, "stage 1 lists a position twice"),
     "batch": (put("batch", "microbatches", value=3), SpecError, "3 micro-batches of 1 .* do not hold the 8 sequences"),
     "workload": (put("case", "workload", "global_batch", value=64), SpecError, "do not hold the 64 sequences"),
     "degrees": (put("layout", "dp", value=4), SpecError, "layout: dp 4, but the graph and batch have [12]"),
@@ -150,6 +151,19 @@ def test_a_plan_whose_parts_do_not_fit_is_refused(plan, edited, name):
         read_plan(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_layout_that_contradicts_its_edges_is_refused(make_case, machine_of, edited):
+    plan = made(make_case, machine_of, "disaggregated")
+    path = edited(plan, put("layout", "deduplicate", value=True))
+    with pytest.raises(SpecError, match="layout: deduplicate True, but the graph and batch have False"):
+        read_plan(path)
+
+
+def test_layers_cut_otherwise_than_the_layout_says_are_refused(make_case, machine_of, edited):
+    path = edited(made(make_case, machine_of, "colocated"), put("layout", "split", value=[3, 1]))
+    with pytest.raises(SpecError, match=r"layout: split \[3, 1\], but the graph has stages of \[2, 2\] layers"):
+        read_plan(path)
 
 
 @pytest.mark.parametrize("share", [0, 1, 100, 2000, -2])
