@@ -9,8 +9,6 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
 from moeplan.layout import Disaggregated, Piece, Recompute
@@ -98,15 +96,10 @@ class Sides:
         return sum(seconds(w, case.cluster.gpu, self.machine.calibration, dtype).seconds for w in parts)
 
     def _live(self, pairs: int, microbatches: int, depth: int) -> tuple[int, int]:
-        """Most chunks alive at the first attention and the first FFN group, from the schedule itself.
-
-        The most is reached within the first groups of micro-batches, so that more of them than four change nothing.
-        """
+        """Most chunks alive at the first attention and the first FFN group; more than four groups change nothing."""
         microbatches = min(microbatches, 4 * 2 * pairs * depth)
         shape = Shape(2 * pairs, 2 * self.case.model.num_layers, microbatches, depth=depth)
-        rows = [af_pipe.row(shape, position) for position in (0, 1)]
-        counts = [np.cumsum([1 if step[0].kind == "F" else -1 for step in row]).max() for row in rows]
-        return int(counts[0]), int(counts[1])
+        return af_pipe.most_alive(shape, 0), af_pipe.most_alive(shape, 1)
 
     def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str, depth: int = 1) -> float:
         """Peak HBM bytes of a rank of the first group of `side`: static, live chunks and what a backward needs.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from math import ceil
 
+import numpy as np
+
 from moeplan.schedule import Shape, Step, Steps, alternate, in_groups, without_phantoms
 
 NAME = "af-pipe"
@@ -28,3 +30,17 @@ def row(shape: Shape, position: int) -> tuple[Step, ...]:
     forwards, backwards = in_groups(shape, position, "F"), in_groups(shape, position, "B")
     warmup = (chunks - 1) * shape.group + ceil(2 * (shape.positions - 1 - position) * shape.depth)
     return without_phantoms(alternate(forwards, backwards, warmup), shape)
+
+
+def most_alive(shape: Shape, position: int) -> int:
+    """Most actions of `row` at once whose forward has run and whose backward has not, without making the row."""
+    group = shape.group or ceil(shape.positions * shape.depth)
+    chunks, groups = -(-shape.stages // shape.positions), -(-shape.microbatches // group)
+    real_chunks = np.arange(chunks) * shape.positions + position < shape.stages
+    real_microbatches = (np.arange(groups * group) < shape.microbatches).reshape(groups, 1, group)
+    forwards = (real_microbatches & real_chunks[:, None]).ravel().astype(int)
+    backwards = (real_microbatches & real_chunks[::-1, None]).ravel().astype(int)
+    ahead = min((chunks - 1) * group + ceil(2 * (shape.positions - 1 - position) * shape.depth), len(forwards))
+    after = len(forwards) - ahead
+    steady = np.stack((forwards[ahead:], -backwards[:after]), axis=1).ravel()
+    return int(np.cumsum(np.concatenate((forwards[:ahead], steady, -backwards[after:]))).max())

@@ -1,12 +1,17 @@
 """AF-Pipe against closed forms of a pipeline of attention and FFN groups in turn."""
 
+from itertools import accumulate
 from math import ceil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moeplan.errors import ScheduleError
 from moeplan.schedule import Shape, check
 from moeplan.schedules import make
+from moeplan.schedules.af_pipe import most_alive
+from moeplan.schedules.af_pipe import row as row_of
 
 FORWARD = 1000
 
@@ -44,6 +49,20 @@ def test_live_chunks(pairs, chunks, depth):
         for ((_, kind, _),) in row:
             alive.append(alive[-1] + (1 if kind == "F" else -1))
         assert max(alive) == (chunks - 1) * shape.group + ceil(2 * (2 * pairs - 1 - rank) * depth) + 1
+
+
+@given(
+    pairs=st.integers(1, 4),
+    stages=st.integers(1, 24),
+    microbatches=st.integers(1, 40),
+    depth=st.sampled_from([1, 1.5, 2]),
+    data=st.data(),
+)
+def test_most_alive_is_counted_without_the_order(pairs, stages, microbatches, depth, data):
+    shape = Shape(2 * pairs, 2 * pairs + stages, microbatches, depth=depth)
+    position = data.draw(st.integers(0, 2 * pairs - 1))
+    alive = list(accumulate(1 if kind == "F" else -1 for ((_, kind, _),) in row_of(shape, position)))
+    assert most_alive(shape, position) == max(alive)
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4])
