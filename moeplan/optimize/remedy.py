@@ -38,8 +38,11 @@ def mend(case: Case, miss: Miss) -> Mend:
 
 
 def _recomputed(case: Case, short: Candidate) -> Iterator[str]:
-    """Rules that recompute more, cheapest first."""
+    """Rules that recompute more, cheapest first; between two sides rows are never sent again."""
+    two_sides = isinstance(short.layout, Disaggregated)
     for rule in RECOMPUTE[RECOMPUTE.index(short.recompute) + 1 :]:
+        if two_sides and rule.ffn == "full":
+            continue
         if fits(case, short._replace(recompute=rule)):
             yield f"recompute {rule.attention}/{rule.ffn}"
 
@@ -74,11 +77,13 @@ def grown(layout: Layout, times: int) -> Iterator[Layout]:
 
 def fits(case: Case, candidate: Candidate) -> bool:
     """Whether `candidate` is a layout of `case` whose fullest rank fits into the usable HBM."""
+    return is_layout(case, candidate) and Room(case).peak_bytes(candidate) <= usable_bytes(case)
+
+
+def is_layout(case: Case, candidate: Candidate) -> bool:
+    """Whether `candidate` breaks no rule of its family and has no order too long to simulate."""
     try:
         graph = stages(case, candidate.layout)
     except SpecError:
         return False
-    actions = 2 * len(graph.stages) * dealt(case, candidate.layout, graph).microbatches
-    if actions > MOST_ACTIONS:
-        return False
-    return Room(case).peak_bytes(candidate) <= usable_bytes(case)
+    return 2 * len(graph.stages) * dealt(case, candidate.layout, graph).microbatches <= MOST_ACTIONS

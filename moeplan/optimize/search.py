@@ -22,9 +22,9 @@ from moeplan.mesh import mesh_of
 from moeplan.optimize.bound import step_bound_s
 from moeplan.optimize.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, degrees, key_of, schedules_of
 from moeplan.optimize.evaluate import evaluate, usable_bytes
-from moeplan.optimize.ledger import Ledger, Pruned
+from moeplan.optimize.ledger import Ledger, Miss, Pruned
 from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.remedy import Mend, mend
+from moeplan.optimize.remedy import Mend, is_layout, mend
 from moeplan.optimize.room import Room
 from moeplan.optimize.screen import Screen
 from moeplan.plan import Duration, Plan, signed
@@ -119,9 +119,15 @@ class Search:
             ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
         for _, _, _, candidate in queue:
             ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
-        nearest = ledger.nearest(best.predictions.step_s * (1 - GAP) if best is not None else None)
+        nearest = ledger.nearest(self.measured, best and best.predictions.step_s * (1 - GAP))
         mended = mend(self.case, nearest) if nearest is not None else None
         return Found(family, best, ledger.entries(), simulated, mend=mended)
+
+    def measured(self, miss: Miss) -> Miss:
+        """`miss` with what it is short by, where that was a lower bound; as it is where nobody could build it."""
+        if not is_layout(self.case, miss.candidate):
+            return miss
+        return miss._replace(short_bytes=self.room.peak_bytes(miss.candidate) - usable_bytes(self.case))
 
     def bounded(self, candidate: Candidate) -> float:
         """Seconds of the longest path through the schedule of `candidate`."""

@@ -1,6 +1,7 @@
 """What is told to make a layout fit does make it fit, and nothing less of the same kind does."""
 
 import re
+from unittest import mock
 
 import pytest
 from msgspec import structs
@@ -9,7 +10,7 @@ from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.optimize.candidate import RECOMPUTE, Candidate
 from moeplan.optimize.evaluate import footprint
-from moeplan.optimize.ledger import Miss
+from moeplan.optimize.ledger import Ledger, Miss
 from moeplan.optimize.remedy import fits, grown, mend
 from moeplan.spec.workload import Memory
 
@@ -58,6 +59,30 @@ def test_more_gpus_are_told_with_the_layout_that_fits(short):
     cluster = structs.replace(case.cluster, nodes=times)
     larger = structs.replace(case, cluster=cluster)
     assert any(fits(larger, miss.candidate._replace(layout=layout)) for layout in grown(miss.candidate.layout, times))
+
+
+def test_the_nearest_is_measured_before_it_is_taken():
+    """A lower bound of what one is short by does not make it the nearest."""
+    layouts = [Candidate(Colocated(dp=n), "1f1b", Recompute()) for n in (1, 2, 3)]
+    truth = dict(zip(layouts, (9.0, 5.0, 7.0), strict=True))
+    ledger = Ledger()
+    for candidate, bound, bound_s in zip(layouts, (1.0, 4.0, 7.0), (1.0, 2.0, 3.0), strict=True):
+        ledger.add("does not fit", candidate, bound, bound_s)
+
+    def measured(miss):
+        return miss._replace(short_bytes=truth[miss.candidate])
+
+    assert ledger.nearest(measured).candidate == layouts[1]
+    assert ledger.nearest(measured, faster_than_s=1.5).candidate == layouts[0]
+    assert ledger.nearest(measured, faster_than_s=0.5) is None
+
+
+def test_rows_between_two_sides_are_not_sent_again(make_case):
+    case = make_case(8, seq_len=2048, global_batch=64, num_layers=6, memory=Memory(usable=1e-9))
+    short = Candidate(Disaggregated(attention_gpus=4, ffn_gpus=4), "af-pipe", Recompute())
+    with mock.patch("moeplan.optimize.remedy.fits", return_value=False) as tried:
+        mend(case, Miss(short, 1.0, 0.0))
+    assert {call.args[1].recompute.ffn for call in tried.call_args_list} == {"none", "experts"}
 
 
 def test_what_nothing_mends_is_told_without_a_change(make_case):
