@@ -15,19 +15,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Case": "moeplan.spec.case",
+    "Colocated": "moeplan.layout",
+    "Disaggregated": "moeplan.layout",
+    "Estimate": "moeplan.estimator",
     "Memory": "moeplan.spec.workload",
+    "Piper": "moeplan.layout",
     "Plan": "moeplan.plan",
-    "Ranking": "moeplan.planner",
+    "Ranking": "moeplan.ranking",
+    "Recompute": "moeplan.layout",
     "Workload": "moeplan.spec.workload",
+    "estimate": "moeplan.estimator",
+    "first_gpus": "moeplan.spec.cluster",
     "load_calibration": "moeplan.spec.shipped",
     "load_cluster": "moeplan.spec.shipped",
     "load_model": "moeplan.spec.shipped",
     "optimize": "moeplan.planner",
+    "override": "moeplan.spec.override",
+    "plot_split_by_length": "moeplan.plots",
     "read_plan": "moeplan.plan",
+    "split_by_length": "moeplan.sweep",
     "write_plan": "moeplan.plan",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -38,3 +48,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'moeplan' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Public names, also those that are not loaded yet."""
+    return sorted({*globals(), *__all__})

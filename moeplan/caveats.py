@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.plan import Plan, world_size
 from moeplan.spec.cluster import num_ranks
 

@@ -18,10 +18,10 @@ from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
-from moeplan.optimize.candidate import has
-from moeplan.optimize.disaggregate import search_disaggregated
-from moeplan.optimize.evaluate import usable_bytes
-from moeplan.optimize.search import GAP, Found, Search
+from moeplan.optimizer.candidate import has
+from moeplan.optimizer.disaggregate import search_disaggregated
+from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.optimizer.search import GAP, Found, Search
 from moeplan.plan import Plan, Solver
 from moeplan.ranking import Ranking as Ranking
 from moeplan.ranking import mended

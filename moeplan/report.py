@@ -8,21 +8,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from moeplan.estimate import Estimate, estimate_facts, estimate_tables
+from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
 from moeplan.layout import experts_of
-from moeplan.optimize.candidate import describe
+from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan, world_size
 from moeplan.ranking import Ranking, layout_lines, prediction_row, ranking_table
 from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
+from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
 
 if TYPE_CHECKING:
     from moeplan.simulate import Metrics
     from moeplan.spec.model import ModelSpec
 
-Rows = list[dict[str, Any]]
 GIB = 1024**3
 FILE_WIDTH = 240
 """Columns of a table that goes to a file or a pipe: wide enough for any, rows end where they end."""
@@ -81,8 +81,8 @@ def print_estimate(told: Estimate, out: TextIO) -> None:
     """The step, then per position memory and seconds; the fullest position is marked with *."""
     print_table([{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()], out)
     memory, spent = estimate_tables(told)
-    print_table(memory, out, title="HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)")
-    print_table(spent, out, title="seconds of one rank by kind; they may overlap, but exposed and waiting do not")
+    print_table(memory, out, title=HBM_TITLE)
+    print_table(spent, out, title=SECONDS_TITLE)
     if told.short_bytes:
         print(f"does not fit: {told.short_bytes / GIB:.3g} GiB short per GPU", file=out)
 
@@ -139,7 +139,7 @@ def as_json(value: Any) -> str:
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """`rows` as CSV; columns in the order in which they first appear."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = columns_of(rows)
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -153,7 +153,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = 
     from rich.console import Console
     from rich.table import Table
 
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = columns_of(rows)
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         numeric = any(

@@ -18,8 +18,8 @@ FLOORS = (
     ("topology", "resources", "papers"),
     ("cost",),
     ("layouts", "schedules", "overlaps", "simulate", "draft"),
-    ("optimize", "calibrate"),
-    ("planner", "estimate", "by_hand", "caveats", "report"),
+    ("optimizer", "calibrate"),
+    ("planner", "estimator", "by_hand", "caveats", "report", "tables", "ranking", "sweep", "plots"),
     ("cli",),
     ("__main__",),
 )
@@ -106,9 +106,10 @@ def test_the_command_line_loads_the_executor_only_where_it_runs():
     [
         ("torch", ("moeplan_exec",)),
         ("simpy", ("moeplan.simulate",)),
-        ("cvxpy", ("moeplan.optimize",)),
-        ("highspy", ("moeplan.optimize",)),
+        ("cvxpy", ("moeplan.optimizer",)),
+        ("highspy", ("moeplan.optimizer",)),
         ("networkx", ("moeplan.topology",)),
+        ("matplotlib", ("moeplan.plots",)),
         ("typer", ("moeplan.cli",)),
     ],
 )

@@ -12,7 +12,7 @@ from moeplan.cost.durations import predict
 from moeplan.draft import draft_with_steps
 from moeplan.errors import MoeplanError, PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Colocated, Disaggregated
-from moeplan.optimize.evaluate import evaluate, refreshed, simulate
+from moeplan.optimizer.evaluate import evaluate, refreshed, simulate
 from moeplan.plan import SCHEMA_VERSION, Provenance, is_stale, program_of, read_plan, steps_of, write_plan
 from moeplan.schedule import to_text
 from moeplan.simulate import step_ns

@@ -124,7 +124,7 @@ def store_plan(plan: Plan, output: str) -> None:
 
 def fresh(plan: Plan) -> Plan:
     """`plan` with predictions for its own schedule text."""
-    from moeplan.optimize.evaluate import refreshed
+    from moeplan.optimizer.evaluate import refreshed
     from moeplan.plan import is_stale
 
     if is_stale(plan):

@@ -71,8 +71,8 @@ def estimate(  # noqa: PLR0913
     """
     from moeplan import report
     from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
-    from moeplan.estimate import estimate as estimated
-    from moeplan.estimate import estimate_rows
+    from moeplan.estimator import estimate as estimated
+    from moeplan.estimator import estimate_rows
     from moeplan.spec.shipped import load_calibration
 
     check_format(format_)

@@ -22,7 +22,7 @@ def simulate(
     Example: moeplan simulate plan.json --trace trace.json
     """
     from moeplan import report
-    from moeplan.optimize.evaluate import simulate as simulated
+    from moeplan.optimizer.evaluate import simulate as simulated
     from moeplan.plan import program_of, read_plan
     from moeplan.simulate import metrics, timeline_to_trace, write_chrome
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 ELEMENT_BYTES = 2
 """bf16."""
 _SAME = 1e-9
-"""Stage times that differ by less are equal, as in `moeplan.optimize.allocation`."""
+"""Stage times that differ by less are equal, as in `moeplan.optimizer.allocation`."""
 
 
 class Layer(NamedTuple):
@@ -196,8 +196,8 @@ def pipeline_seconds_paper(demand: Demand, split: Split) -> float:
 def least_seconds_continuous(demand: Demand, gpus: float, nics: float) -> float:
     """T* in seconds if GPUs and NICs divide freely: max((C_a + C_f) / (W P), 2 V / (M_tot B)).
 
-    Both sides carry the same V, so equal halves of the NICs are best. Planning: `moeplan.optimize.relaxation.relax`
-    (also prices), `moeplan.optimize.allocation.solve` (whole numbers, memory). Source: inferred.
+    Both sides carry the same V, so equal halves of the NICs are best. Planning: `moeplan.optimizer.relaxation.relax`
+    (also prices), `moeplan.optimizer.allocation.solve` (whole numbers, memory). Source: inferred.
     """
     compute = (demand.attention_flop + demand.ffn_flop) / (gpus * demand.peak_flop_per_s)
     return max(compute, 2 * demand.volume_bytes / (nics * demand.nic_bytes_per_s))
@@ -212,7 +212,7 @@ def fewest_gpus(demand: Demand, seconds: float) -> tuple[int, int]:
     """Fewest GPUs of either side that need no more than `seconds`: ceil(C_a / (P T)), ceil(C_f / (P T)).
 
     Our reading of the second phase of the allocation, since the MFU it maximises is constant once T* and W are given.
-    `seconds` may be missed by 1e-9 of it. Planning: `moeplan.optimize.allocation.solve`. Source: inferred.
+    `seconds` may be missed by 1e-9 of it. Planning: `moeplan.optimizer.allocation.solve`. Source: inferred.
     """
     work = seconds * demand.peak_flop_per_s * (1 + _SAME)
     return ceil(demand.attention_flop / work), ceil(demand.ffn_flop / work)

@@ -68,7 +68,7 @@ def live_chunks(rank: int, pairs: int, virtual: int, group: int, depth: float = 
 
 
 def fits(state_bytes: float, activation_bytes: float, buffer_bytes: float, hbm_bytes: float, usable: float) -> bool:
-    """Whether state + activations + M2N buffers <= usable HBM. Planning: `moeplan.optimize.evaluate.usable_bytes`.
+    """Whether state + activations + M2N buffers <= usable HBM. Planning: `moeplan.optimizer.evaluate.usable_bytes`.
 
     Source: inferred; a usable share of 0.9 is assumed in our checks.
     """

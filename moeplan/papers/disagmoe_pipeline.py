@@ -87,7 +87,7 @@ def period_af_s(times: Times) -> float:
     """Seconds per layer and micro-batch in the steady state: max((1 + beta) T_a, (1 + beta) T_f, 2 T_M2N).
 
     A group sends twice and receives twice per layer and micro-batch, full duplex. Left out: head-of-line blocking,
-    about 15 % where the network binds. Planning: `moeplan.optimize.bound.step_bound_s`. Source: inferred.
+    about 15 % where the network binds. Planning: `moeplan.optimizer.bound.step_bound_s`. Source: inferred.
     """
     return max((1 + times.backward) * max(times.attention_s, times.ffn_s), 2 * times.transfer_s)
 

@@ -157,7 +157,7 @@ def feasible_meshes_paper(
 ) -> list[tuple[int, int]]:
     """Of the valid meshes those whose stage 0 fits: M(0) <= HBM; `memory` may be any bytes of stage 0.
 
-    Left out: what a framework keeps beside. Planning: `moeplan.optimize.evaluate.footprint`.
+    Left out: what a framework keeps beside. Planning: `moeplan.optimizer.evaluate.footprint`.
     Source: Piper (arXiv 2605.05049), strategy selection; printed.
     """
     meshes = valid_meshes_paper(inputs.shape, gpus, widest_ep)

@@ -13,7 +13,7 @@ from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Disaggregated, Piper, experts_of, pieces_of
 from moeplan.layouts import colocated, disaggregated, family_of, piper, stages
 from moeplan.mesh import mesh_of
-from moeplan.optimize.evaluate import footprint
+from moeplan.optimizer.evaluate import footprint
 from moeplan.plan import check, steps_of
 from moeplan.resources.memory import replica_parameters
 from moeplan.resources.parameters import router_parameters, total_parameters

@@ -7,7 +7,7 @@ from moeplan.draft import draft_with_steps
 from moeplan.layout import Piper, Recompute
 from moeplan.layouts import piper, stages
 from moeplan.layouts.piper import widest_group
-from moeplan.optimize.evaluate import footprint
+from moeplan.optimizer.evaluate import footprint
 from moeplan.resources.memory import static_bytes
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import first_gpus

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeplan.optimize.allocation import solve
-from moeplan.optimize.relaxation import relax
+from moeplan.optimizer.allocation import solve
+from moeplan.optimizer.relaxation import relax
 from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 from moeplan.papers.disagmoe import (
     Demand,

@@ -28,8 +28,8 @@ from operator import attrgetter
 from typing import Any
 
 from moeplan.errors import InfeasibleError, SolverError
-from moeplan.optimize.milp import Row, Solution, Solver, Terms
-from moeplan.optimize.relaxation import Relaxed, rounded
+from moeplan.optimizer.milp import Row, Solution, Solver, Terms
+from moeplan.optimizer.relaxation import Relaxed, rounded
 from moeplan.options import (
     Budgets,
     Choice,

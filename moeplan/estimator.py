@@ -13,8 +13,8 @@ from moeplan.draft import draft_with_steps
 from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Layout, Recompute
 from moeplan.layouts import FAMILIES, RECORDS
-from moeplan.optimize.candidate import MOST_ACTIONS, describe
-from moeplan.optimize.evaluate import predictions, simulate, usable_bytes
+from moeplan.optimizer.candidate import MOST_ACTIONS, describe
+from moeplan.optimizer.evaluate import predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
 from moeplan.program import Op, Program, is_receive
 from moeplan.resources.memory import peak_activations, replica_parameters, state_bytes, tracks
@@ -22,7 +22,7 @@ from moeplan.resources.parameters import active_parameters, counted, total_param
 from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
-from moeplan.tables import Rows, cell, html_table
+from moeplan.tables import Rows, cell, html_lines, html_table
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
@@ -83,8 +83,11 @@ class Estimate(NamedTuple):
         return pd.DataFrame(estimate_rows(self))
 
     def _repr_html_(self) -> str:
-        facts = html_table([{k: cell(v, k) for k, v in estimate_facts(self).items()}])
-        return facts + "".join(html_table(rows) for rows in estimate_tables(self))
+        facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(self).items()]
+        memory, spent = estimate_tables(self)
+        short = [f"does not fit: {self.short_bytes / GIB:.3g} GiB short per GPU"] if self.short_bytes else []
+        tables = [html_table(facts), html_table(memory, title=HBM_TITLE), html_table(spent, title=SECONDS_TITLE)]
+        return "".join(tables) + html_lines(short)
 
 
 def estimate(
@@ -250,6 +253,10 @@ def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
         }
         for number, stage in enumerate(told.stages)
     ]
+
+
+HBM_TITLE = "HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)"
+SECONDS_TITLE = "seconds of one rank by kind; they may overlap, but exposed and waiting do not"
 
 
 def estimate_tables(told: Estimate) -> tuple[Rows, Rows]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from moeplan.errors import InfeasibleError, SolverError
-from moeplan.optimize import allocation
-from moeplan.optimize.allocation import model_text, rows, solve
-from moeplan.optimize.relaxation import relax, rounded
+from moeplan.optimizer import allocation
+from moeplan.optimizer.allocation import model_text, rows, solve
+from moeplan.optimizer.relaxation import relax, rounded
 from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 GIB = 2**30
@@ -253,5 +253,5 @@ def test_nothing_is_printed(capfd):
 
 
 def test_import_loads_no_solver():
-    code = "import sys, moeplan.optimize.allocation; sys.exit({'highspy', 'cvxpy'} & set(sys.modules) != set())"
+    code = "import sys, moeplan.optimizer.allocation; sys.exit({'highspy', 'cvxpy'} & set(sys.modules) != set())"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

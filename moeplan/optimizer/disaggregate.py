@@ -21,13 +21,13 @@ from moeplan.errors import InfeasibleError
 from moeplan.layout import Disaggregated, Recompute
 from moeplan.layouts.disaggregated import Frame, frames, sides
 from moeplan.mesh import divisors
-from moeplan.optimize.allocation import solve
-from moeplan.optimize.candidate import MOST_ACTIONS, Candidate, has
-from moeplan.optimize.evaluate import usable_bytes
-from moeplan.optimize.ledger import Ledger
-from moeplan.optimize.relaxation import Relaxed, relax
-from moeplan.optimize.search import Found, Search
-from moeplan.optimize.sides import Sides, Sizes
+from moeplan.optimizer.allocation import solve
+from moeplan.optimizer.candidate import MOST_ACTIONS, Candidate, has
+from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.optimizer.ledger import Ledger
+from moeplan.optimizer.relaxation import Relaxed, relax
+from moeplan.optimizer.search import Found, Search
+from moeplan.optimizer.sides import Sides, Sizes
 from moeplan.options import Budgets
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks

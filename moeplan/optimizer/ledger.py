@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from moeplan.optimize.candidate import Candidate, tell
+from moeplan.optimizer.candidate import Candidate, tell
 
 LOOKS = 100
 """Misses that are measured before the nearest of them is taken."""

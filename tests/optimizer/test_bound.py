@@ -8,8 +8,8 @@ from msgspec import structs
 from moeplan.cost.durations import per_operation, predict
 from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
-from moeplan.optimize.bound import step_bound_s
-from moeplan.optimize.evaluate import evaluate
+from moeplan.optimizer.bound import step_bound_s
+from moeplan.optimizer.evaluate import evaluate
 from moeplan.plan import lowered
 from moeplan.program import longest_path
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from moeplan.errors import InfeasibleError
-from moeplan.optimize.allocation import solve
+from moeplan.optimizer.allocation import solve
 from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
 from moeplan.layout import Disaggregated, Piece, Recompute
 from moeplan.layouts.disaggregated import Frame, sides
-from moeplan.optimize.evaluate import usable_bytes
+from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.options import NicOption, OptionTable, SideOption
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import piece_bytes

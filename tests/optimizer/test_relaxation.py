@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from moeplan.errors import InfeasibleError
-from moeplan.optimize.relaxation import relax, rounded
+from moeplan.optimizer.relaxation import relax, rounded
 from moeplan.options import Budgets, NicOption, OptionTable, SideOption
 
 

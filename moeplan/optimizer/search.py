@@ -19,14 +19,14 @@ from moeplan.cost.durations import Machine, predict
 from moeplan.draft import shape_of, spelled
 from moeplan.layout import Layout, Mesh
 from moeplan.mesh import mesh_of
-from moeplan.optimize.bound import step_bound_s
-from moeplan.optimize.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, degrees, key_of, schedules_of
-from moeplan.optimize.evaluate import evaluate, usable_bytes
-from moeplan.optimize.ledger import Ledger, Miss, Pruned
-from moeplan.optimize.relaxation import Relaxed
-from moeplan.optimize.remedy import Mend, is_layout, mend
-from moeplan.optimize.room import Room
-from moeplan.optimize.screen import Screen
+from moeplan.optimizer.bound import step_bound_s
+from moeplan.optimizer.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, degrees, key_of, schedules_of
+from moeplan.optimizer.evaluate import evaluate, usable_bytes
+from moeplan.optimizer.ledger import Ledger, Miss, Pruned
+from moeplan.optimizer.relaxation import Relaxed
+from moeplan.optimizer.remedy import Mend, is_layout, mend
+from moeplan.optimizer.room import Room
+from moeplan.optimizer.screen import Screen
 from moeplan.plan import Duration, Plan, signed
 from moeplan.schedule import Steps
 from moeplan.schedules import make
@@ -119,7 +119,7 @@ class Search:
             ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
         for _, _, _, candidate in queue:
             ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
-        nearest = ledger.nearest(self.measured, best and best.predictions.step_s * (1 - GAP))
+        nearest = ledger.nearest(self.measured, best.predictions.step_s * (1 - GAP) if best is not None else None)
         mended = mend(self.case, nearest) if nearest is not None else None
         return Found(family, best, ledger.entries(), simulated, mend=mended)
 

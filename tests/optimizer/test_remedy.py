@@ -8,10 +8,10 @@ from msgspec import structs
 
 from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
-from moeplan.optimize.candidate import RECOMPUTE, Candidate
-from moeplan.optimize.evaluate import footprint
-from moeplan.optimize.ledger import Ledger, Miss
-from moeplan.optimize.remedy import fits, grown, mend
+from moeplan.optimizer.candidate import RECOMPUTE, Candidate
+from moeplan.optimizer.evaluate import footprint
+from moeplan.optimizer.ledger import Ledger, Miss
+from moeplan.optimizer.remedy import fits, grown, mend
 from moeplan.spec.workload import Memory
 
 LAYOUTS = {
@@ -80,7 +80,7 @@ def test_the_nearest_is_measured_before_it_is_taken():
 def test_rows_between_two_sides_are_not_sent_again(make_case):
     case = make_case(8, seq_len=2048, global_batch=64, num_layers=6, memory=Memory(usable=1e-9))
     short = Candidate(Disaggregated(attention_gpus=4, ffn_gpus=4), "af-pipe", Recompute())
-    with mock.patch("moeplan.optimize.remedy.fits", return_value=False) as tried:
+    with mock.patch("moeplan.optimizer.remedy.fits", return_value=False) as tried:
         mend(case, Miss(short, 1.0, 0.0))
     assert {call.args[1].recompute.ffn for call in tried.call_args_list} == {"none", "experts"}
 

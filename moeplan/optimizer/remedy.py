@@ -12,10 +12,10 @@ from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Layout, Piper
 from moeplan.layouts import stages
 from moeplan.mesh import divisors
-from moeplan.optimize.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, describe
-from moeplan.optimize.evaluate import usable_bytes
-from moeplan.optimize.ledger import Miss
-from moeplan.optimize.room import Room
+from moeplan.optimizer.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, describe
+from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.optimizer.ledger import Miss
+from moeplan.optimizer.room import Room
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 

@@ -9,9 +9,9 @@ from moeplan.cost.durations import predict
 from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Disaggregated, Recompute
 from moeplan.layouts.disaggregated import Frame
-from moeplan.optimize.evaluate import evaluate
-from moeplan.optimize.screen import Screen
-from moeplan.optimize.sides import Sides
+from moeplan.optimizer.evaluate import evaluate
+from moeplan.optimizer.screen import Screen
+from moeplan.optimizer.sides import Sides
 from moeplan.spec.model import GroupedQuery, Latent
 
 MODELS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeplan.estimate import GIB, Bytes, estimate, estimate_rows
+from moeplan.estimator import GIB, Bytes, estimate, estimate_rows
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.resources.memory import static_bytes
 from moeplan.resources.parameters import total_parameters

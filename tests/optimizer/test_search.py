@@ -13,12 +13,12 @@ from moeplan.draft import draft
 from moeplan.errors import InfeasibleError, SpecError
 from moeplan.layout import Colocated, Disaggregated, Piper
 from moeplan.layouts import colocated, piper
-from moeplan.optimize.candidate import RECOMPUTE, Candidate, degrees, schedules_of
-from moeplan.optimize.disaggregate import balanced, search_disaggregated
-from moeplan.optimize.evaluate import evaluate, usable_bytes
-from moeplan.optimize.ledger import Ledger
-from moeplan.optimize.screen import Screen
-from moeplan.optimize.search import GAP, Search
+from moeplan.optimizer.candidate import RECOMPUTE, Candidate, degrees, schedules_of
+from moeplan.optimizer.disaggregate import balanced, search_disaggregated
+from moeplan.optimizer.evaluate import evaluate, usable_bytes
+from moeplan.optimizer.ledger import Ledger
+from moeplan.optimizer.screen import Screen
+from moeplan.optimizer.search import GAP, Search
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -122,7 +122,7 @@ def test_some_of_the_candidates_do_not_fit_where_memory_is_short(make_case, mach
 def test_what_two_families_hold_is_simulated_once(make_case, machine_of):
     case = shaped(make_case, "two nodes")
     search = Search(case, machine_of(case))
-    with mock.patch("moeplan.optimize.search.evaluate", wraps=evaluate) as simulated:
+    with mock.patch("moeplan.optimizer.search.evaluate", wraps=evaluate) as simulated:
         first = [search.meshes(family, FAMILIES[family].layouts(case)) for family in ("colocated", "piper")]
         count = simulated.call_count
         again = search.meshes("piper", piper.layouts(case))

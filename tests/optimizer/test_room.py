@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from moeplan.draft import draft_with_steps
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
-from moeplan.optimize.candidate import RECOMPUTE, Candidate
-from moeplan.optimize.evaluate import footprint
-from moeplan.optimize.room import Room, enough
+from moeplan.optimizer.candidate import RECOMPUTE, Candidate
+from moeplan.optimizer.evaluate import footprint
+from moeplan.optimizer.room import Room, enough
 from moeplan.schedule import Shape
 
 LAYOUTS = (

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from moeplan.cost.durations import loads
 from moeplan.draft import outline, shape_of
-from moeplan.optimize.candidate import Candidate, degrees
+from moeplan.optimizer.candidate import Candidate, degrees
 from moeplan.plan import Plan
 from moeplan.resources.memory import Track, peak_activation_bytes, static_bytes, tracks
 from moeplan.schedule import Shape

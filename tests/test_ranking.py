@@ -1,0 +1,106 @@
+"""What Jupyter and programs get of a ranking and of an estimate: the rows of the table, and its text as HTML."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from msgspec import structs
+
+from moeplan.estimator import estimate
+from moeplan.layout import Colocated
+from moeplan.planner import optimize
+from moeplan.ranking import layout_lines, ranking_notes, ranking_rows, ranking_table
+from moeplan.spec.shipped import load_calibration
+from moeplan.spec.workload import Memory
+from moeplan.tables import html_lines, html_table
+
+
+class Texts(HTMLParser):
+    """The text of each cell and line, and the tags that are open when it ends."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.cells, self.lines = [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag in ("td", "li"):
+            (self.cells if tag == "td" else self.lines).append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] in ("td", "li"):
+            (self.cells if self.open[-1] == "td" else self.lines)[-1] += data
+
+
+@pytest.fixture(scope="module")
+def ranking(make_case):
+    return optimize(make_case(4), load_calibration("h800"))
+
+
+@pytest.fixture(scope="module")
+def nothing_fits(make_case):
+    return optimize(make_case(4, memory=Memory(usable=1e-7)), load_calibration("h800"))
+
+
+def test_a_data_frame_has_one_row_per_family_with_the_numbers_of_its_plan(ranking):
+    frame = ranking.to_dataframe()
+    assert list(frame.family) == [found.family for found in ranking.found]
+    assert list(frame.step_s) == [found.best.predictions.step_s for found in ranking.found]
+    assert list(frame.columns) == list(ranking_rows(ranking)[0])
+
+
+def test_a_dictionary_is_plain(ranking):
+    told = ranking.to_dict()
+    assert json.loads(json.dumps(told)) == told
+    assert [row["fits"] for row in told["ranking"]] == [True] * len(ranking.found)
+
+
+@pytest.mark.parametrize("name", ["ranking", "nothing_fits"])
+def test_html_is_the_table_and_the_notes(name, request):
+    ranking = request.getfixturevalue(name)
+    seen = Texts(ranking._repr_html_())
+    assert seen.open == []
+    assert seen.cells == [value for row in ranking_table(ranking) for value in row.values()]
+    assert seen.lines == [*layout_lines(ranking), *ranking_notes(ranking)]
+
+
+def test_families_where_nothing_fits_say_by_how_much(nothing_fits):
+    frame = nothing_fits.to_dataframe()
+    assert not frame.fits.any()
+    assert (frame.short_gib > 0).all()
+    assert layout_lines(nothing_fits) == []
+
+
+def test_an_estimate_shows_every_position_and_whether_it_fits(make_case):
+    case = make_case(8, memory=Memory(usable=1e-6))
+    told = estimate(case, load_calibration("h800"), Colocated(pp=2, dp=4))
+    seen = Texts(told._repr_html_())
+    assert seen.open == []
+    for number, stage in enumerate(told.stages):
+        assert f"{stage.name}{' *' if number == told.worst else ''}" in seen.cells
+    assert len(seen.lines) == 1
+    assert seen.lines[0].startswith("does not fit")
+
+
+def test_names_that_users_gave_are_escaped(make_case):
+    case = make_case(2)
+    case = structs.replace(case, model=structs.replace(case.model, name="<script>x</script> & co"))
+    html = estimate(case, load_calibration("h800"), Colocated(dp=2))._repr_html_()
+    assert "<script>" not in html
+    assert "<script>x</script> & co" in Texts(html).cells
+
+
+def test_all_text_of_a_table_is_escaped():
+    html = html_table([{"<a>": "<b>", "n": 0.5}, {"n": 12_345}], title="<c>") + html_lines(["<d>", 'e "f"'])
+    assert not {"<a>", "<b>", "<c>", "<d>"} & set(html.replace("><", "> <").split())
+    assert Texts(html).cells == ["<b>", "0.5", "", "12,345"]
+    assert Texts(html).lines == ["<d>", 'e "f"']
+
+
+def test_no_lines_are_no_list():
+    assert html_lines([]) == ""
