@@ -36,7 +36,7 @@ SEEDS = 12
 """Allocations whose neighbours are searched."""
 MICRO_BATCHES = (1, 2)
 """Sequences per attention rank and micro-batch that are tried."""
-STEPS = (0, 1, 2, 4, 8)
+STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 """GPUs per attention group that a neighbour has more or fewer."""
 
 
@@ -65,18 +65,11 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
             seeds.append((both.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
     seeds.sort(key=lambda seed: seed[0])
     sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
+    sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
     around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed, sizes)}  # type: ignore[arg-type]
-    entries = []
-    for near in around:
-        if not has(near.layout, fixed):
-            continue
-        short = both.least_bytes(near.layout, near.recompute) - usable_bytes(case)  # type: ignore[arg-type]
-        bound_s = both.bound_s(near.layout, near.recompute)  # type: ignore[arg-type]
-        if short > 0:
-            ledger.add("activations exceed the usable HBM", near, short, bound_s)
-        else:
-            entries.append((bound_s, near))
-    found = search.best_first("disaggregated", entries, ledger)
+    entries = [(both.bound_s(near.layout, near.recompute), near) for near in around if has(near.layout, fixed)]  # type: ignore[arg-type]
+    least = lambda near: both.least_bytes(near.layout, near.recompute)  # noqa: E731
+    found = search.best_first("disaggregated", entries, ledger, least)
     relaxed = None
     if found.best is not None and isinstance(found.best.layout, Disaggregated):
         relaxed = balanced(case, search.machine, found.best.layout, found.best.recompute)
@@ -133,32 +126,48 @@ def _any_of(frame: Frame, ffn: int) -> Candidate:
 
 
 def neighbours(case: Case, seed: Candidate, micro_batches: Sequence[int] = MICRO_BATCHES) -> list[Candidate]:
-    """Layouts near `seed`: other sizes of the attention groups, recompute rules, depths, micro-batches, M2N rows."""
+    """Layouts near `seed`: other sizes of both groups, recompute rules, depths, micro-batches, M2N rows."""
     layout = seed.layout
     if not isinstance(layout, Disaggregated):
         return []
-    room = num_ranks(case.cluster) // layout.dp - layout.ffn_gpus
-    size = layout.attention_gpus // layout.pairs
-    sizes = {size + sign * step for step in STEPS for sign in (-1, 1)} | {room // layout.pairs}
     result = []
-    for m, attention, ffn, depth, once, b in product(
-        sorted(s for s in sizes if 0 < s * layout.pairs <= room),
+    for (m, n), attention, ffn, depth, once, b in product(
+        sizes_near(case, layout),
         ("none", "full"),
         ("none", "experts"),
         (1, 2),
         (True, False) if layout.deduplicate else (False,),
         micro_batches,
     ):
-        gpus = m * layout.pairs
+        nics = [gpus * case.cluster.node.nics // case.cluster.node.gpus for gpus in (m, n)]
         near = structs.replace(
             layout,
-            attention_gpus=gpus,
-            attention_nics=gpus * case.cluster.node.nics // case.cluster.node.gpus,
+            attention_gpus=m,
+            ffn_gpus=n,
+            attention_nics=nics[0],
+            ffn_nics=nics[1],
             depth=depth,
             deduplicate=once,
             micro_batch=b,
         )
         result.append(Candidate(near, seed.schedule, Recompute(attention=attention, ffn=ffn)))  # type: ignore[arg-type]
+    return result
+
+
+def sizes_near(case: Case, layout: Disaggregated) -> list[tuple[int, int]]:
+    """GPUs of all attention and of all FFN groups near those of `layout`.
+
+    FFN groups of the size before, the same and the next; attention groups a few ranks smaller or larger, and as large
+    as there is room for.
+    """
+    pairs, most = layout.pairs, num_ranks(case.cluster) // layout.dp // layout.pairs
+    m, n = layout.attention_gpus // pairs, layout.ffn_gpus // pairs
+    allowed = sides(case, Frame(pairs, layout.dp, 1))[1]
+    at = allowed.index(n)
+    result = []
+    for ffn in allowed[max(at - 1, 0) : at + 2]:
+        near = {m + sign * step for step in STEPS for sign in (-1, 1)} | {most - ffn}
+        result += [(size * pairs, ffn * pairs) for size in sorted(near) if 0 < size <= most - ffn]
     return result
 
 

@@ -6,7 +6,7 @@ family, the rest cannot win. A layout that two families hold is evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import product
@@ -93,8 +93,14 @@ class Search:
                     entries.append((bound_s, candidate))
         return self.best_first(family, entries, ledger)
 
-    def best_first(self, family: str, entries: Iterable[tuple[float, Candidate]], ledger: Ledger) -> Found:
-        """The fastest of `entries`, each with a lower bound of its step.
+    def best_first(
+        self,
+        family: str,
+        entries: Iterable[tuple[float, Candidate]],
+        ledger: Ledger,
+        least_bytes: Callable[[Candidate], float] = lambda candidate: 0.0,
+    ) -> Found:
+        """The fastest of `entries`, each with a lower bound of its step; `least_bytes` is one of its memory.
 
         The entry with the least bound is looked at next: first its memory and the longest path through its schedule,
         which gives a better bound, then its simulation. The search ends where no bound is more than GAP below the best
@@ -112,7 +118,9 @@ class Search:
                 if best is None or plan.predictions.step_s < best.predictions.step_s:
                     best = plan
                 continue
-            short = self.room.peak_bytes(candidate) - usable_bytes(self.case)
+            limit = usable_bytes(self.case)
+            short = least_bytes(candidate) - limit
+            short = short if short > 0 else self.room.peak_bytes(candidate) - limit
             if short <= 0:
                 heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue

@@ -9,6 +9,8 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
 from moeplan.layout import Disaggregated, Piece, Recompute
@@ -41,6 +43,8 @@ class Sides:
         self.case, self.machine = case, machine
         self.piece_s = cache(self._piece_s)
         self.live = cache(self._live)
+        self.network_s = cache(self._network_s)
+        self.crossing = cache(self._crossing)
         self.attentions = cache(self._attentions)
 
     def microbatches(self, frame: Frame, attention: int) -> int:
@@ -192,10 +196,46 @@ class Sides:
         )
 
     def bound_s(self, layout: Disaggregated, recompute: Recompute) -> float:
-        """No schedule of `layout` is faster: the slower side's compute."""
+        """No schedule of `layout` is faster: the slower side's compute, and what crosses the first groups' NICs."""
         frame = Frame(layout.pairs, layout.dp, layout.micro_batch)
         sizes = Sizes(frame, layout.attention_gpus // layout.pairs, layout.ffn_gpus // layout.pairs)
-        return max(self.attention_s(frame, sizes.attention, recompute.attention), self.ffn_s(sizes, recompute.ffn))
+        compute = max(self.attention_s(frame, sizes.attention, recompute.attention), self.ffn_s(sizes, recompute.ffn))
+        return max(compute, self.network_s(sizes, deduplicate=layout.deduplicate))
+
+    def _network_s(self, sizes: Sizes, *, deduplicate: bool) -> float:
+        """Seconds per step for which the NICs of the first groups send: rows forward and gradients back.
+
+        A_0 sends rows to F_0 and gradients to the last F; F_0 sends gradients to A_0 and rows to the next A. The first
+        layer has nothing before it, dense layers are left out.
+        """
+        case, node, (frame, attention, ffn) = self.case, self.case.cluster.node, sizes
+        moe, last, after = self.layers(frame, 0)[1], frame.pairs - 1, 1 % frame.pairs
+        if case.cluster.nodes == 1 or not moe:
+            return 0.0
+        rows = {pair: self.crossing(sizes, *pair, deduplicate) for pair in ((0, 0), (0, last), (after, 0))}
+        sent = {range(attention): (0, last), range(frame.pairs * attention, frame.pairs * attention + ffn): (after, 0)}
+        most = max(
+            (rows[0, 0] * moe + rows[other] * (moe - 1)) / len({rank * node.nics // node.gpus for rank in ranks})
+            for ranks, other in sent.items()
+        )
+        tokens = case.workload.global_batch * case.workload.seq_len / frame.dp
+        row = case.model.hidden * ELEMENT_BYTES[case.workload.dtype]
+        return most * tokens * row / (node.nic_bytes_per_s * self.machine.calibration.network.efficiency)
+
+    def _crossing(self, sizes: Sizes, source: int, target: int, deduplicate: bool) -> float:
+        """Rows per token and layer that leave their node between attention group `source` and FFN group `target`.
+
+        A node with a share f of the FFN group gets 1 - (1 - f)^k rows of a token, or k f with all copies.
+        """
+        frame, attention, ffn = sizes
+        gpus, nodes, k = self.case.cluster.node.gpus, self.case.cluster.nodes, self.case.model.top_k
+        first = frame.pairs * attention + target * ffn
+        homes = (
+            np.bincount(np.arange(source * attention, (source + 1) * attention) // gpus, minlength=nodes) / attention
+        )
+        shares = np.bincount(np.arange(first, first + ffn) // gpus, minlength=nodes) / ffn
+        rows = 1 - (1 - shares) ** k if deduplicate else k * shares
+        return float((homes * (rows.sum() - rows)).sum())
 
     def least_bytes(self, layout: Disaggregated, recompute: Recompute) -> float:
         """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and logits."""

@@ -77,3 +77,20 @@ def test_full_layers_in_one_group_make_it_the_slower(make_case, machine_of):
         case = structs.replace(case, model=structs.replace(case.model, attention=attention))
         spent[window, every] = Sides(case, machine_of(case)).attention_s(Frame(2, 1, 1), 2, "none")
     assert spent[256, 2] == spent[0, 1] > spent[256, 99]
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize(("pairs", "attention", "ffn"), [(1, 4, 4), (1, 3, 4), (2, 4, 4), (2, 2, 4), (3, 3, 3)])
+def test_rows_over_slow_nics_bound_the_step(make_case, machine_of, pairs, attention, ffn, deduplicate):
+    """Where the network decides, the bound is that of the network, and no simulated step is faster."""
+    layout = Disaggregated(pairs=pairs, attention_gpus=attention, ffn_gpus=ffn, deduplicate=deduplicate)
+    case = make_case(8, per_node=2, num_layers=7, experts=12, top_k=3, global_batch=48, seq_len=4096)
+    node = structs.replace(case.cluster.node, nics=1, nic_bytes_per_s=1e7)
+    slow = structs.replace(case, cluster=structs.replace(case.cluster, node=node))
+    machine = machine_of(slow)
+    network = structs.replace(machine.calibration.network, half_message_bytes=1.0)
+    machine = machine._replace(calibration=structs.replace(machine.calibration, network=network))
+    bound_s = Sides(slow, machine).bound_s(layout, Recompute())
+    step_s = simulated(slow, machine, layout, "af-pipe", Recompute()).step_s
+    assert 0.3 * step_s < bound_s <= step_s
+    assert bound_s > 10 * Sides(case, machine_of(case)).bound_s(layout, Recompute())
