@@ -21,7 +21,9 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     positions, dealt = len(plan.graph.positions), plan.batch
     used, given = world_size(plan), num_ranks(plan.case.cluster)
     most, limit = max(plan.predictions.peak_hbm_bytes, default=0.0), usable_bytes(plan.case)
+    model = plan.case.model
     told = {
+        f"model {model.name}: {', '.join(model.assumed)} not published: assumed": bool(model.assumed),
         f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
             dealt.microbatches < positions
         ),

@@ -256,7 +256,7 @@ def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
 
 
 HBM_TITLE = "HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)"
-SECONDS_TITLE = "seconds of one rank by kind; they may overlap, but exposed and waiting do not"
+SECONDS_TITLE = "seconds of one rank by kind; they may overlap, but exposed and waiting do not; tensor parallel is inside pieces"
 
 
 def estimate_tables(told: Estimate) -> tuple[Rows, Rows]:

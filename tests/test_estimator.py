@@ -70,7 +70,7 @@ def test_rows_are_in_gib_and_mark_one_position(told):
 def test_a_layout_that_does_not_fit_is_estimated_and_says_by_how_much(make_case):
     case = make_case(8, memory=Memory(usable=1e-6))
     told = estimate(case, load_calibration("h800"), Colocated(dp=8))
-    assert told.short_bytes == pytest.approx(sum(told.stages[0].bytes) - 80e9 * 1e-6)
+    assert told.short_bytes == pytest.approx(sum(told.stages[0].bytes) - case.cluster.gpu.hbm_bytes * 1e-6)
     assert not told.to_dict()["fits"]
     assert any(warning.startswith("does not fit") for warning in told.plan.warnings)
 

@@ -16,7 +16,7 @@ from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
 from moeplan.program import Program, receives, text_of
 from moeplan.resources.memory import replica_parameters
-from moeplan.resources.traffic import edge_bytes, residual_bytes
+from moeplan.resources.traffic import edge_bytes, residual_bytes, split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
@@ -100,7 +100,11 @@ def _compute_entries(pricing: _Pricing, full: Loads, last: Loads) -> list[Durati
     entries = []
     for (kind, moe, window, position), pieces in alike.items():
         for direction in ("F", "B"):
-            inside = _twice(lambda at: _tensor_parallel(pricing, kind, position, at[position]), full, last)  # noqa: B023
+            inside = _twice(
+                lambda at: _tensor_parallel(pricing, kind, moe, position, at[position], direction),  # noqa: B023
+                full,
+                last,
+            )
             costs = _twice(lambda at: _piece(pricing, kind, moe, window, at[position], direction), full, last)  # noqa: B023
             first, last_one = (Cost(a.seconds + b.seconds, a.source) for a, b in zip(costs, inside, strict=True))
             entries.append(_entry(direction, direction, pieces, first, last_one, inside[0].seconds))
@@ -115,17 +119,18 @@ def _piece(pricing: _Pricing, kind: str, moe: bool, window: int, load: Load, dir
     return compute.seconds(work, case.cluster.gpu, pricing.machine.calibration, dtype)
 
 
-def _tensor_parallel(pricing: _Pricing, kind: str, position: int, load: Load) -> Cost:
-    """All-gather and reduce-scatter of the rows around a tensor-parallel block, on its critical path."""
+def _tensor_parallel(pricing: _Pricing, kind: str, moe: bool, position: int, load: Load, direction: str) -> Cost:
+    """All-gathers and reduce-scatters of the rows around tensor-parallel blocks, on their critical path."""
     graph = pricing.graph
     degree = graph.etp if kind == "experts" else graph.tp
-    if degree == 1 or kind not in ("attention", "dense", "experts", "head"):
+    passed = split_elements(pricing.case.model, kind, direction, moe=moe)
+    if degree == 1 or not passed:
         return Cost(0.0, "roofline")
     groups = [group[i : i + degree] for group in graph.positions[position].ranks for i in range(0, len(group), degree)]
     rows = load.rows if kind == "experts" else load.tokens
-    buffer = rows * pricing.case.model.hidden * ELEMENT_BYTES[pricing.case.workload.dtype]
-    once = network.all_gather(*pricing.machine, groups, buffer)
-    return Cost(2 * once.seconds, once.source)
+    size = rows * ELEMENT_BYTES[pricing.case.workload.dtype]
+    costs = [network.all_gather(*pricing.machine, groups, elements * size) for elements in passed]
+    return Cost(sum(cost.seconds for cost in costs), costs[0].source)
 
 
 def _edge_entries(pricing: _Pricing, full: Loads, last: Loads) -> list[Duration]:

@@ -183,8 +183,9 @@ def first_guess(case: Case, machine: Machine, dp: int) -> Relaxed:
 def balanced(case: Case, machine: Machine, layout: Disaggregated, recompute: Recompute) -> Relaxed:
     """The continuous allocation with the efficiencies and the recompute rule of `layout`, memory ignored.
 
-    A lower bound on the step of every split of these GPUs whose FFN groups have as many ranks: all layers and the head
-    are spread evenly over each side, and only those rows cross NICs that cannot stay inside a node.
+    A lower bound on the step of every split of these GPUs whose FFN groups have as many ranks and whose GEMMs are no
+    more efficient: all layers and the head are spread evenly over each side, and only those rows cross NICs that cannot
+    stay inside a node.
     """
     both = Sides(case, machine)
     frame = Frame(1, layout.dp, layout.micro_batch)

@@ -38,7 +38,7 @@ def mend(case: Case, miss: Miss) -> Mend:
 
 
 def _recomputed(case: Case, short: Candidate) -> Iterator[str]:
-    """Rules that recompute more, cheapest first; between two sides rows are never sent again."""
+    """Rules further down the list, which keep less on one side at least; between two sides no rows are sent again."""
     two_sides = isinstance(short.layout, Disaggregated)
     for rule in RECOMPUTE[RECOMPUTE.index(short.recompute) + 1 :]:
         if two_sides and rule.ffn == "full":

@@ -16,6 +16,7 @@ from moeplan.layout import Colocated, Piece, Recompute
 from moeplan.mesh import layers_of
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import piece_bytes
+from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
 from moeplan.spec.model import windows
@@ -63,12 +64,12 @@ class Screen:
         layers = sum(layers_of(model.num_layers, layout)[:: layout.pp])
         shards = memory.optimizer_shards
         fixed = memory.weight_bytes + gradient_bytes(memory)
-        dense = (count.attention_parameters(model) + count.shared_parameters(model)) / layout.tp
-        experts = count.expert_parameters(model) * model.experts / layout.ep
+        moe = max(layers - model.dense_layers, 0)
+        dense = (layers * count.attention_parameters(model) + moe * count.shared_parameters(model)) / layout.tp
+        experts = moe * count.expert_parameters(model) * model.experts / layout.ep
         dense *= fixed + memory.optimizer_bytes / (shards or layout.dp)
         experts *= fixed + memory.optimizer_bytes / (shards or per_stage // layout.ep)
-        moe = max(layers - model.dense_layers, 0)
-        return layers * dense + moe * experts
+        return dense + experts
 
     def least_bytes(self, layout: Colocated, recompute: Recompute, schedule: str) -> float:
         """The first position holds no less: static bytes, and what its live chunks keep.
@@ -117,9 +118,9 @@ class Screen:
 
     def _tensor_parallel(self, sequences: int, tp: int) -> float:
         """Seconds of the collectives around one attention block in one direction, of the first group alone."""
-        row = self.case.model.hidden * ELEMENT_BYTES[self.case.workload.dtype]
-        size = sequences * self.case.workload.seq_len * row
-        return 2 * network.all_gather(*self.machine, [range(tp)], size).seconds
+        size = sequences * self.case.workload.seq_len * ELEMENT_BYTES[self.case.workload.dtype]
+        passed = split_elements(self.case.model, "attention", "F", moe=True)
+        return sum(network.all_gather(*self.machine, [range(tp)], elements * size).seconds for elements in passed)
 
     def _exchange(self, sequences: int, tp: int, ep: int) -> float:
         """Seconds of one all-to-all of the first expert group alone: no other group of the stage in its way."""

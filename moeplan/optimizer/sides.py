@@ -138,7 +138,9 @@ class Sides:
             return moe * experts * each(frame.dp) + dense * count.dense_parameters(model) * each(sizes.ffn * frame.dp)
         routing = count.router_parameters(model) + count.shared_parameters(model)
         parameters = (dense + moe) * count.attention_parameters(model) + moe * routing
-        return (parameters + count.embedding_parameters(model)) * each(sizes.attention * frame.dp)
+        holders = sizes.attention + (sizes.ffn if model.tied_embeddings else 0)
+        embedding = count.embedding_parameters(model) * each(holders * frame.dp)
+        return parameters * each(sizes.attention * frame.dp) + embedding
 
     def volume_bytes(self, frame: Frame, ffn: int, *, deduplicate: bool) -> float:
         """Bytes that leave the attention side of one copy per step for other nodes.

@@ -4,8 +4,9 @@ What ends in `_paper` is the paper's formula, letter for letter, also where it i
 stands beside it as `_exact`. Planning uses neither: each docstring names the function that does. Every docstring ends
 with its source and one of three words:
 
-* printed: given as the paper's own formula by several public reviews of it, or as a table of the paper;
-* reported: given so by one review only, or in a reviewer's words;
+* printed: given as the paper's own formula or table by a public review of it (DisagMoE: by two or more; Piper: by one,
+  which is all there is);
+* reported: given in a reviewer's words, or (DisagMoE) as the paper's own by one review only;
 * inferred: our own derivation; the paper's formula is unknown, or there is none.
 
 Only the abstracts were read first hand. Nothing is checked here except where SpecError is named; a division by zero is

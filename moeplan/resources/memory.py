@@ -170,7 +170,7 @@ def _activation_elements(case: Case, piece: Piece, load: Load) -> float:
     output before and after the gate weight. Inner values: gate, silu(gate), up and their product; without a gate before
     and after the activation. Dense: input, norm, inner values, output. Head: its input, the norm and fp32
     log-probabilities. A norm keeps its input and one number per token (fused). Left out: integers that travel with
-    rows, dropout masks; biases keep nothing.
+    rows, one number per head and token of FlashAttention, dropout masks; biases keep nothing.
     """
     model = case.model
     hidden, tokens, tp, inner = model.hidden, load.tokens, load.tp, 4 if case.model.gated else 2

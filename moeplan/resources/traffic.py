@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeplan.layout import StageGraph, rides
 from moeplan.resources.work import ELEMENT_BYTES, Load
-from moeplan.spec.model import ModelSpec
+from moeplan.spec.model import Latent, ModelSpec
 
 ROUTE_BYTES = 24
 """Beside each routed row: token number, slot of the choice and expert number, 8 bytes each; the gate is an element."""
@@ -42,3 +42,23 @@ def residual_bytes(model: ModelSpec, graph: StageGraph, edge: int, load: Load, *
     if not carried or graph.shared_side != "attention":
         return 0.0
     return load.tokens / load.tp * model.hidden * ELEMENT_BYTES[dtype]
+
+
+def split_elements(model: ModelSpec, kind: str, direction: str, *, moe: bool) -> tuple[int, ...]:
+    """Elements per row that each collective around a tensor-parallel piece gathers or scatters in one direction.
+
+    With sequence parallelism a block gathers its rows before and scatters them after, one of each in both directions:
+    hidden elements, or for latent attention with narrow queries only the narrow vectors before. Shared experts
+    (`moe`) are a second block. The embedding scatters and the head gathers, once per direction. Left out: the second
+    gather of the backward, for the weights' gradient, which overlaps (Megatron-LM), and the loss's sums.
+    """
+    hidden = model.hidden
+    if kind == "attention":
+        shape = model.attention
+        narrow = isinstance(shape, Latent) and shape.q_lora_rank > 0
+        before = shape.q_lora_rank + shape.kv_lora_rank + shape.rope_head_dim if narrow else hidden  # type: ignore[union-attr]
+        shared = (hidden, hidden) if moe and model.shared_experts else ()
+        return (before, hidden, *shared) if direction == "F" else (hidden, before, *shared)
+    if kind in ("dense", "experts"):
+        return hidden, hidden
+    return (hidden,) if kind in ("embedding", "head") else ()

@@ -79,6 +79,24 @@ def test_full_layers_in_one_group_make_it_the_slower(make_case, machine_of):
     assert spent[256, 2] == spent[0, 1] > spent[256, 99]
 
 
+def test_a_tied_embedding_is_shared_by_both_ends(make_case, machine_of):
+    """Its optimizer state is divided over the first attention and the last FFN group: the bound knows."""
+    case = make_case(4, num_layers=4, vocab=20_000, tied_embeddings=True, global_batch=8)
+    layout = Disaggregated(attention_gpus=2, ffn_gpus=2)
+    found = simulated(case, machine_of(case), layout, "af-pipe", Recompute())
+    assert Sides(case, machine_of(case)).least_bytes(layout, Recompute()) <= max(found.peak_hbm_bytes)
+
+
+def test_dense_layers_have_no_shared_experts(make_case, machine_of):
+    """Not even where their FFN is narrower than the shared experts are."""
+    case = make_case(4, num_layers=4, dense_layers=2, dense_width=8, shared_experts=3, expert_width=512)
+    screen = Screen(case, machine_of(case))
+    for layout, schedule in ((Colocated(pp=2, dp=2), "1f1b"), (Colocated(pp=4, dp=1), "gpipe")):
+        found = simulated(case, machine_of(case), layout, schedule, Recompute())
+        assert screen.static_bytes(layout) <= found.static_hbm_bytes[0]
+        assert screen.least_bytes(layout, Recompute(), schedule) <= found.peak_hbm_bytes[0]
+
+
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize(("pairs", "attention", "ffn"), [(1, 4, 4), (1, 3, 4), (2, 4, 4), (2, 2, 4), (3, 3, 3)])
 def test_rows_over_slow_nics_bound_the_step(make_case, machine_of, pairs, attention, ffn, deduplicate):

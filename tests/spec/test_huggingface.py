@@ -10,7 +10,7 @@ import pytest
 from moeplan.errors import SpecError
 from moeplan.resources.attention import projections
 from moeplan.spec.huggingface import FAMILIES, read_config
-from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, grouped, window_of
+from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, grouped, window_of, windows
 from moeplan.spec.shipped import load_model
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "hf"
@@ -114,7 +114,7 @@ def test_groups_of_experts_count_only_where_the_router_chooses_by_group(tmp_path
         ((["sliding_attention"] * 3 + ["full_attention"]) * 6, 128, 4),
         ((["sliding_attention"] * 4 + ["full_attention"]) * 4 + ["sliding_attention"] * 4, 128, 5),
         (["sliding_attention"] * 24, 128, 25),
-        (..., 128, 2),
+        (..., 0, 1),
     ],
 )
 def test_layer_types_as_every_n_th_full_layer(tmp_path: Path, types: Any, window: int, full_every: int) -> None:
@@ -129,6 +129,12 @@ def test_a_wrong_layer_type_is_named(tmp_path: Path) -> None:
     types = ["sliding_attention", "full_attention"] * 11 + ["full_attention", "full_attention"]
     with pytest.raises(SpecError, match=r"layer_types\[22\] 'full_attention' is not read; right: 'full_attention' in"):
         read_config(written(tmp_path, "gpt_oss", layer_types=types))
+
+
+def test_without_layer_types_all_layers_are_full_and_that_is_assumed(tmp_path: Path) -> None:
+    model = read_config(written(tmp_path, "gpt_oss", layer_types=None))
+    assert set(windows(model, range(model.num_layers))) == {0}
+    assert model.assumed == ("attention.window",)
 
 
 @pytest.mark.parametrize("family", EXAMPLE)

@@ -25,7 +25,7 @@ def test_every_record_is_named_after_its_file() -> None:
 def test_disagmoe_cluster() -> None:
     cluster = load_cluster("h800-16x8")
     assert num_ranks(cluster) == 128
-    assert cluster.gpu.hbm_bytes == 80e9
+    assert cluster.gpu.hbm_bytes == pytest.approx(79.1 * 2**30)
     assert cluster.node.nics * cluster.node.nic_bytes_per_s == 8 * 50e9
     assert cluster.gpu.peak_flop_per_s["bf16"] / cluster.node.nic_bytes_per_s == 19_780  # its FLOP per network byte
     assert cluster.sources

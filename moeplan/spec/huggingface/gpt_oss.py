@@ -29,26 +29,28 @@ def gpt_oss(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """gpt-oss: `intermediate_size` is the width of an expert; sinks, biases in router and experts, windowed layers.
 
     Gate weights are a softmax over a token's choices: softmax over all, normalized. Its clamped activation costs what
-    silu does. Without `layer_types` every second layer is full. `quantization_config` (mxfp4) is passed over.
+    silu does. Without `layer_types` every layer is taken to be full, and `assumed` says so. `quantization_config`
+    (mxfp4) is passed over.
     """
     config = convert(raw, _GptOss, where=where)
     window, full_every = _windows(config, where)
     attention = structs.replace(
         grouped_query(config, where), bias=config.attention_bias, sinks=True, window=window, full_every=full_every
     )
-    return model_of(
+    model = model_of(
         config,
         attention,
         name,
         where,
         {"experts": config.num_local_experts, "expert_width": config.intermediate_size, "ffn_bias": True},
     )
+    return model if config.layer_types else structs.replace(model, assumed=("attention.window",))
 
 
 def _windows(config: _GptOss, where: str) -> tuple[int, int]:
     """(window, full_every) of the file's `layer_types`; SpecError where no such pair gives them."""
     layers = config.num_hidden_layers
-    types = _layers(layers, 2) if config.layer_types is None else config.layer_types
+    types = _layers(layers, 1) if config.layer_types is None else config.layer_types
     if len(types) != layers:
         raise SpecError(f"{where}: layer_types has {len(types)} entries for num_hidden_layers {layers}")
     every = types.index(_FULL) + 1 if _FULL in types else layers + 1
