@@ -7,6 +7,8 @@ from typing import NamedTuple
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Disaggregated, Layout, Piper, Recompute
 from moeplan.layouts import FAMILIES
+from moeplan.optimizer.candidate import describe
+from moeplan.plan import Plan
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 
@@ -102,6 +104,15 @@ def _left(case: Case, **degrees: int) -> int:
         told = " * ".join(f"{name} {value}" for name, value in degrees.items())
         raise SpecError(f"layout: {told} = {product} does not divide {world} GPUs")
     return world // product
+
+
+def as_options(plan: Plan) -> str:
+    """The options of `moeplan estimate` that give the layout of `plan`, its recompute rule and its schedule."""
+    family, rule = str(plan.layout.__struct_config__.tag), plan.recompute
+    words = [("" if word.isdecimal() or "," in word else "--") + word for word in describe(plan.layout).split()]
+    degrees = " ".join(words) if describe(plan.layout) != "one rank" else ""
+    options = f"--family {family} {degrees} --recompute {rule.attention}/{rule.ffn} --schedule {plan.schedule.name}"
+    return " ".join(options.split())
 
 
 def recompute_of(text: str) -> Recompute:

@@ -30,6 +30,9 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         f"the last micro-batch is short: {dealt.global_batch} sequences are not a multiple of"
         f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
         f"{used} of {given} GPUs are used": used < given,
+        f"{dealt.global_batch} sequences for {dealt.shards} data-parallel ranks: some have none": (
+            dealt.global_batch < dealt.shards
+        ),
         f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable": most > limit,
     }
     return tuple(text for text, true in told.items() if true)

@@ -228,7 +228,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "mfu": predicted.mfu,
         "exposed_communication_s": predicted.exposed_communication_s,
         "bubble": predicted.bubble,
-        "worst_position": told.stages[told.worst].name,
+        "fullest_position": told.stages[told.worst].name,
         "peak_hbm_gib": worst / GIB,
         "peak_hbm_gb": worst / 1e9,
         "usable_hbm_gib": usable_bytes(plan.case) / GIB,
@@ -256,7 +256,9 @@ def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
 
 
 HBM_TITLE = "HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)"
-SECONDS_TITLE = "seconds of one rank by kind; they may overlap, but exposed and waiting do not; tensor parallel is inside pieces"
+SECONDS_TITLE = (
+    "seconds of one rank by kind; they may overlap, but exposed and waiting do not; tensor parallel is work here"
+)
 
 
 def estimate_tables(told: Estimate) -> tuple[Rows, Rows]:

@@ -68,8 +68,12 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
             f"split {list(layout.split)} names {len(layout.split)} stages, not pp {layout.pp} * vpp {layout.vpp}",
         ),
         (
-            not layout.split or (min(layout.split) > 0 and sum(layout.split) == model.num_layers),
-            f"split {list(layout.split)} has {sum(layout.split)} layers, not {model.num_layers} with one or more each",
+            min(layout.split, default=1) > 0,
+            f"split {list(layout.split)} has a stage of {min(layout.split, default=1)} layers; at least 1",
+        ),
+        (
+            sum(layout.split) in (0, model.num_layers),
+            f"split {list(layout.split)} has {sum(layout.split)} layers, not {model.num_layers}",
         ),
         (model.attention.heads % layout.tp == 0, f"{model.attention.heads} heads % tp {layout.tp} is not 0"),
         (

@@ -74,9 +74,9 @@ class Predictions(Record):
     static_hbm_bytes: tuple[float, ...]
     """Per position: weights, gradients, optimizer state."""
     exposed_communication_s: float
-    """At the busiest position: nothing is computed and rows are on their way, or pieces exchange rows inside."""
+    """Mean over ranks: nothing is computed and rows are on their way, or pieces exchange rows inside."""
     bubble: float
-    """Share of the step in which the busiest position waits for other positions."""
+    """Share of the step, mean over ranks, in which a rank waits for other positions."""
     of_inputs: str = ""
     """Digest of the case, layout, batch and recompute rule that the durations were predicted for."""
     of_schedule: str = ""

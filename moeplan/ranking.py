@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moeplan.layout import Disaggregated
+from moeplan.by_hand import as_options
 from moeplan.optimizer.candidate import describe, tell
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.relaxation import Relaxed
 from moeplan.optimizer.remedy import Mend
-from moeplan.optimizer.search import Found
-from moeplan.plan import Plan
+from moeplan.optimizer.search import GAP, Found
+from moeplan.plan import Plan, world_size
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
 from moeplan.tables import Rows, cell, html_lines, html_table
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Ranking(NamedTuple):
         return next((f.best for f in self.found if f.family in self.wanted), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, units in the names: `ranking`, one row per family, and `notes`, one line each."""
-        return {"ranking": ranking_rows(self), "notes": ranking_notes(self)}
+        """Plain numbers, units in the names: `ranking`, one row per family, `notes`, one line each, and `pruned`."""
+        return {"ranking": ranking_rows(self), "notes": ranking_notes(self), "pruned": pruned_rows(self)}
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per family, fastest first."""
@@ -49,7 +50,12 @@ class Ranking(NamedTuple):
         return pd.DataFrame(ranking_rows(self))
 
     def _repr_html_(self) -> str:
-        return html_table(ranking_table(self)) + html_lines([*layout_lines(self), *ranking_notes(self)])
+        lines = html_lines([*layout_lines(self), *ranking_notes(self)])
+        return html_table(ranking_table(self)) + lines + html_table(pruned_rows(self), title=PRUNED_TITLE)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{f.family} {f.best.predictions.step_s:.4g} s" if f.best else f.family for f in self.found)
+        return f"Ranking({self.case.model.name} on {self.case.cluster.name}: {told})"
 
 
 def ranking_rows(ranking: Ranking) -> Rows:
@@ -64,6 +70,8 @@ def ranking_rows(ranking: Ranking) -> Rows:
                 "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
                 "schedule": plan.schedule.name,
                 "microbatches": plan.batch.microbatches,
+                "options": as_options(plan),
+                "gpus": world_size(plan),
                 **prediction_row(plan),
             }
         elif found.mend is not None:
@@ -75,6 +83,7 @@ def ranking_rows(ranking: Ranking) -> Rows:
 
 COLUMNS = {
     "family": "family",
+    "gpus": "GPUs",
     "step_s": "step s",
     "tokens_per_s": "tokens/s",
     "mfu": "MFU",
@@ -94,12 +103,23 @@ def ranking_table(ranking: Ranking) -> Rows:
 
 
 def layout_lines(ranking: Ranking) -> list[str]:
-    """The layout of each family where something fits, one line each."""
+    """The layout of each family where something fits, as options of `moeplan estimate`, one line each."""
     return [
-        f"{row['family']}: {row['layout']}; {row['schedule']}, {row['microbatches']} micro-batches,"
-        f" recompute attention/ffn {row['recompute']}"
+        f"{row['family']}: {row['options']} ({row['microbatches']} micro-batch{'es' * (row['microbatches'] > 1)})"
         for row in ranking_rows(ranking)
         if "schedule" in row
+    ]
+
+
+PRUNED_TITLE = "not simulated, with one of each class"
+
+
+def pruned_rows(ranking: Ranking) -> Rows:
+    """One row per class of layouts that was not simulated: how many, why, and one of them."""
+    return [
+        {"family": found.family, "layouts": p.layouts, "because": p.reason, "such_as": p.witness}
+        for found in ranking.found
+        for p in found.pruned
     ]
 
 
@@ -117,72 +137,87 @@ def prediction_row(plan: Plan) -> dict[str, Any]:
 
 
 def ranking_notes(ranking: Ranking) -> list[str]:
-    """What stands below the table: peak and assumptions, why the winner wins, why the rest was pruned."""
-    notes = []
+    """What stands below the table: peak and assumptions, why the winner wins, and what stands beside it."""
     case = ranking.case
     peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
-    notes.append(
-        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} per GPU, causal attention; usable HBM"
-        f" {usable_bytes(case) / GIB:.3g} GiB per GPU; routing balanced; exposed s and bubble: the busiest position's"
-    )
+    notes = [
+        f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} of each of {num_ranks(case.cluster)} GPUs,"
+        f" causal attention; {usable_bytes(case) / GIB:.3g} GiB of HBM usable per GPU (memory.usable"
+        f" {case.memory.usable:g}); routing balanced; exposed s and bubble: mean over the GPUs used"
+    ]
     if reason(ranking):
         notes.append(f"why: {reason(ranking)}")
     if ranking.best is not None and ranking.best is not ranking.found[0].best:
         notes.append(f"the plan is that of {' or '.join(ranking.wanted)}; colocated stands beside it for comparison")
-    if ranking.relaxed is not None:
-        relaxed = ranking.relaxed
-        notes.append(
-            f"balanced attention:FFN split {relaxed.attention_gpus:.1f}:{relaxed.ffn_gpus:.1f} GPUs, memory ignored:"
-            f" {relaxed.seconds:.4g} s{_against(ranking)}; one more GPU saves {relaxed.gpu_price_s * 1e3:.3g} ms,"
-            f" one more NIC {relaxed.nic_price_s * 1e3:.3g} ms"
-        )
     for found in ranking.found:
-        if found.best is not None and found.uncopied is not None:
-            alone, copied = found.uncopied.predictions.step_s, found.best.predictions.step_s
-            notes.append(
-                f"{found.family}: the paper's own mesh (dp 1), {describe(found.uncopied.layout)}, takes {alone:.4g} s;"
-                f" copies (dp {found.best.layout.dp}) make the step {alone / copied:.2f}x as fast"
-            )
-        if found.mend is not None:
-            fate = "nothing fits; nearest is" if found.best is None else "may be faster, but does not fit:"
-            notes.append(f"{found.family}: {fate} {mended(found.mend)}")
-        notes += [f"{found.family}: {p.layouts} pruned: {p.reason}, such as {p.witness}" for p in found.pruned]
+        notes += _family_notes(found)
     return notes
 
 
-def _against(ranking: Ranking) -> str:
-    for found in ranking.found:
-        if found.best is not None and isinstance(found.best.layout, Disaggregated) and ranking.relaxed:
-            return f" (the disaggregated layout takes {found.best.predictions.step_s / ranking.relaxed.seconds:.2f}x)"
-    return ""
+def _family_notes(found: Found) -> list[str]:
+    notes = []
+    if found.best is None and found.mend is None and not found.pruned:
+        notes.append(f"{found.family}: no layout has the degrees that were set")
+    if found.best is not None and found.relaxed is not None:
+        ideal, step_s = found.relaxed, found.best.predictions.step_s
+        prices = {"GPU": ideal.gpu_price_s, "NIC": ideal.nic_price_s}
+        worth = ", ".join(f"one more {name} would save {s * 1e3:.3g} ms" for name, s in prices.items() if s > 0)
+        notes.append(
+            f"{found.family}: at its efficiencies a continuous split, memory ignored, balances attention and FFN at"
+            f" {ideal.attention_gpus:.1f}:{ideal.ffn_gpus:.1f} GPUs and takes {ideal.seconds:.4g} s (the layout"
+            f" {step_s / ideal.seconds:.2f}x as long){f'; there {worth}' if worth else ''}"
+        )
+    if found.best is not None and found.uncopied is not None:
+        alone, copied = found.uncopied.predictions.step_s, found.best.predictions.step_s
+        notes.append(
+            f"{found.family}: the paper's own mesh (dp 1), {describe(found.uncopied.layout)}, takes {alone:.4g} s;"
+            f" copies (dp {found.best.layout.dp}) make the step {alone / copied:.2f}x as fast"
+        )
+    if found.mend is not None:
+        fate = "nothing fits; nearest is" if found.best is None else "would be faster, but does not fit:"
+        notes.append(f"{found.family}: {fate} {mended(found.mend)}")
+    return notes
 
 
 def mended(mend: Mend) -> str:
     """A layout that does not fit, by how much, and what would make it fit, in one line."""
-    short = f"{tell(mend.miss.candidate)}, at least {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
+    seconds = f" (at least {mend.miss.bound_s:.4g} s)" if mend.miss.bound_s < float("inf") else ""
+    short = f"{tell(mend.miss.candidate)}{seconds}, {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
     return f"{short}; it fits with {', or '.join(mend.changes)}" if mend.changes else short
 
 
 def reason(ranking: Ranking) -> str:
-    """Why the fastest family is ahead of the next, in one sentence."""
-    first = ranking.found[0].best
-    if first is None:
+    """Why the plan's family is ahead of the next other layout, or behind the baseline, in one sentence."""
+    best = ranking.best
+    if best is None or len(ranking.found) == 1:
         return ""
-    if len(ranking.found) == 1:
-        return ""
-    others = [f for f in ranking.found[1:] if f.best]
-    if not others or others[0].best is None:
-        return f"{ranking.found[0].family} wins: no other family has a layout that fits"
-    one, two = first.predictions, others[0].best.predictions
-    if one.step_s == two.step_s:
-        return f"{ranking.found[0].family} and {others[0].family} hold the same layout"
-    parts = {
-        "exposed communication": two.exposed_communication_s - one.exposed_communication_s,
-        "bubble": two.bubble * two.step_s - one.bubble * one.step_s,
+    name = str(best.layout.__struct_config__.tag)
+    same = {f.family for f in ranking.found if f.best and _told(f.best) == _told(best)}
+    others = [f.best for f in ranking.found if f.best and f.family not in same]
+    if not others:
+        alike = " and ".join(sorted(same))
+        return f"{alike} hold the same layout" if len(same) > 1 else f"only {name} has a layout that fits"
+    return _compared(best, others[0], name)
+
+
+def _told(plan: Plan) -> tuple[object, ...]:
+    """What two plans of one layout share, whatever their family."""
+    return plan.predictions.step_s, plan.predictions.peak_hbm_bytes, plan.schedule
+
+
+def _compared(best: Plan, other: Plan, name: str) -> str:
+    one, two = best.predictions, other.predictions
+    differs = {
+        "exposed communication": one.exposed_communication_s - two.exposed_communication_s,
+        "waiting": one.bubble * one.step_s - two.bubble * two.step_s,
     }
-    parts["compute"] = two.step_s - one.step_s - sum(parts.values())
-    told = ", ".join(f"{name} {value:+.3g} s" for name, value in parts.items())
+    differs["compute"] = one.step_s - two.step_s - sum(differs.values())
+    told = ", ".join(
+        f"{abs(seconds):.3g} s {'more' if seconds > 0 else 'less'} {part}"
+        for part, seconds in sorted(differs.items(), key=lambda item: -abs(item[1]))
+    )
+    tie = f", which is a tie: the search leaves {GAP:.0%} open" if abs(two.step_s / one.step_s - 1) < GAP else ""
     return (
-        f"{ranking.found[0].family} is {two.step_s / one.step_s:.2f}x as fast as {others[0].family};"
-        f" of the {two.step_s - one.step_s:.3g} s between them: {told}"
+        f"{name} takes {one.step_s:.4g} s where {other.layout.__struct_config__.tag} takes {two.step_s:.4g} s{tie}; its"
+        f" GPUs spend on average {told}"
     )

@@ -12,7 +12,7 @@ from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan, world_size
-from moeplan.ranking import Ranking, layout_lines, prediction_row, ranking_table
+from moeplan.ranking import PRUNED_TITLE, Ranking, layout_lines, prediction_row, pruned_rows, ranking_table
 from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
@@ -31,7 +31,8 @@ FILE_WIDTH = 240
 def print_ranking(ranking: Ranking, out: TextIO) -> None:
     """The ranked table, the layout of each row, and the notes."""
     print_table(ranking_table(ranking), out)
-    print(*layout_lines(ranking), *ranking_notes(ranking), sep="\n", file=out)
+    print("as options of moeplan estimate:", *layout_lines(ranking), "", *ranking_notes(ranking), sep="\n", file=out)
+    print_table(pruned_rows(ranking), out, title=PRUNED_TITLE)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple, NoReturn
 
-from moeplan.errors import ExecutionError, MoeplanError
+from moeplan.errors import ExecutionError, MoeplanError, SpecError
 from moeplan.plan import Plan, world_size
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.refuse import refuse
@@ -55,12 +55,25 @@ def launch(
     rank that failed and its cause, after all ranks have ended.
     """
     refuse(plan)
+    check_room(plan)
 
     def body(start: Start, report: Callable[[Any], None]) -> RunResult:
         return run_rank(plan, options, start, hooks=hooks, on_step=report)
 
     result: RunResult = fork(world_size(plan), body, on_report=on_step or (lambda _: None))[0]
     return result
+
+
+def check_room(plan: Plan) -> None:
+    """SpecError where parameters, gradients and optimizer of all ranks are more than this machine's memory."""
+    ranks = [sum(map(len, position.ranks)) for position in plan.graph.positions]
+    needed = sum(each * n for each, n in zip(plan.predictions.static_hbm_bytes, ranks, strict=False))
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise SpecError(
+            f"run: {sum(ranks)} ranks hold {needed / 2**30:.3g} GiB together, this machine has {there / 2**30:.3g};"
+            " start them on their cluster with torchrun or srun"
+        )
 
 
 def fork(world: int, body: Body, *, on_report: Callable[[Any], None] = lambda _: None) -> list[Any]:

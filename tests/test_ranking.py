@@ -5,14 +5,17 @@ from html.parser import HTMLParser
 
 import pytest
 from msgspec import structs
+from typer.main import get_command
 
+from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
+from moeplan.cli import app
 from moeplan.estimator import estimate
 from moeplan.layout import Colocated
 from moeplan.planner import optimize
-from moeplan.ranking import layout_lines, ranking_notes, ranking_rows, ranking_table
+from moeplan.ranking import layout_lines, pruned_rows, ranking_notes, ranking_rows, ranking_table, reason
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
-from moeplan.tables import html_lines, html_table
+from moeplan.tables import cell, html_lines, html_table
 
 
 class Texts(HTMLParser):
@@ -65,7 +68,8 @@ def test_html_is_the_table_and_the_notes(name, request):
     ranking = request.getfixturevalue(name)
     seen = Texts(ranking._repr_html_())
     assert seen.open == []
-    assert seen.cells == [value for row in ranking_table(ranking) for value in row.values()]
+    pruned = [cell(value, key) for row in pruned_rows(ranking) for key, value in row.items()]
+    assert seen.cells == [value for row in ranking_table(ranking) for value in row.values()] + pruned
     assert seen.lines == [*layout_lines(ranking), *ranking_notes(ranking)]
 
 
@@ -100,6 +104,40 @@ def test_all_text_of_a_table_is_escaped():
     assert not {"<a>", "<b>", "<c>", "<d>"} & set(html.replace("><", "> <").split())
     assert Texts(html).cells == ["<b>", "0.5", "", "12,345"]
     assert Texts(html).lines == ["<d>", 'e "f"']
+
+
+def test_a_ranking_in_words_is_one_line(ranking):
+    assert len(repr(ranking)) < 200
+    assert "colocated" in repr(ranking)
+
+
+def test_the_layouts_are_told_as_options_that_give_the_same_plan(ranking):
+    """Every family's line, read as the command line reads it, is estimated at the ranking's own step."""
+    for row, found in zip(ranking_rows(ranking), ranking.found, strict=True):
+        command = get_command(app)
+        words = ["estimate", "--model", "m", "--cluster", "c", "--seq-len", "1", "--global-batch", "1"]
+        context = command.commands["estimate"].make_context("estimate", [*words[1:], *row["options"].split()])
+        given = context.params
+        degrees = {name: given[name] or None for name in ByHand._fields if name in given}
+        degrees["split"] = split_of(given["pp_split"]) if given["pp_split"] else None
+        layout = layout_of(ranking.case, ByHand(**degrees), given["family"])
+        told = estimate(
+            ranking.case,
+            load_calibration("h800"),
+            layout,
+            schedule=given["schedule"],
+            recompute=recompute_of(given["recompute"]),
+        )
+        assert told.plan.predictions.step_s == found.best.predictions.step_s
+        assert told.plan.layout == found.best.layout
+
+
+def test_why_compares_with_another_layout(make_case):
+    ranking = optimize(make_case(4, global_batch=64), load_calibration("h800"))
+    told = reason(ranking)
+    best = ranking.best.predictions.step_s
+    others = [f.best.predictions.step_s for f in ranking.found if f.best and f.best.predictions.step_s != best]
+    assert not others or f"{min(others):.4g} s" in told
 
 
 def test_no_lines_are_no_list():

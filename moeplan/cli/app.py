@@ -96,11 +96,11 @@ def check_output(output: str) -> None:
 
 
 def with_refusals(plan: Plan) -> Plan:
-    """`plan` with a warning for all that `moeplan run` would refuse in it."""
+    """`plan` with one warning for all that `moeplan run` would refuse in it."""
     from moeplan_exec.refuse import reasons
 
-    refused = dict.fromkeys(f"moeplan run: {reason}" for reason in reasons(plan))
-    return structs.replace(plan, warnings=(*plan.warnings, *refused))
+    refused = "; ".join(dict.fromkeys(reasons(plan)))
+    return structs.replace(plan, warnings=(*plan.warnings, f"moeplan run: {refused}")) if refused else plan
 
 
 def store_plan(plan: Plan, output: str) -> None:

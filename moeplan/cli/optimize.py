@@ -62,7 +62,7 @@ def optimize(  # noqa: PLR0913
     if format_ == "table":
         report.print_ranking(ranking, out)
     else:
-        print(machine_readable(format_, rows, {"ranking": rows, "notes": report.ranking_notes(ranking)}), file=out)
+        print(machine_readable(format_, rows, ranking.to_dict()), file=out)
     plan = with_refusals(planner.winner(ranking))
     store_plan(plan, output)
     if strict and plan.warnings:

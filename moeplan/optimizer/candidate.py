@@ -36,14 +36,20 @@ def key_of(candidate: Candidate) -> tuple[object, ...]:
 
 
 def describe(layout: Layout) -> str:
-    """`pp 8 ep 16 dp 16`: the degrees that are not 1, and always the GPUs of both sides, in one line; NICs follow."""
+    """`pp 8 ep 16 dp 16`: the degrees that are not 1 in one line; NICs follow from GPUs.
+
+    Always there are the GPUs of both sides, and etp beside a tp, which would be its default.
+    """
     parts = []
+    always = ("attention_gpus", "ffn_gpus", *(("etp",) if getattr(layout, "tp", 1) > 1 else ()))
     for name in layout.__struct_fields__:
-        value = getattr(layout, name)
+        value, word = getattr(layout, name), name.replace("_", "-")
         if name == "split":
-            parts += [f"split {'-'.join(map(str, value))}"] if value else []
-        elif (value > 1 and "nics" not in name) or name in ("attention_gpus", "ffn_gpus"):
-            parts.append(f"{name.replace('_', '-')} {int(value)}")
+            parts += [f"pp-split {','.join(map(str, value))}"] if value else []
+        elif name == "deduplicate":
+            parts += [word] if value else []
+        elif name in always or (value > 1 and "nics" not in name):
+            parts.append(f"{word} {value}")
     return " ".join(parts) or "one rank"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -84,7 +85,8 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
     peak = peak_flop_per_s(case.cluster.gpu, case.workload.dtype)
     bytes_ = footprint(plan, steps)
     inside_s = _inside(plan.durations, program, plan)
-    busiest = max(range(len(inside_s)), key=lambda p: use.positions[p].compute_ns + use.positions[p].exposed_ns)
+    ranks = [sum(map(len, position.ranks)) for position in plan.graph.positions]
+    exposed_s = [part.exposed_ns / 1e9 + inside for part, inside in zip(use.positions, inside_s, strict=True)]
     return Predictions(
         step_s=step_s,
         tokens_per_s=tokens / step_s,
@@ -93,10 +95,15 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
         model_flop=flop,
         peak_hbm_bytes=bytes_.peak,
         static_hbm_bytes=bytes_.static,
-        exposed_communication_s=use.positions[busiest].exposed_ns / 1e9 + inside_s[busiest],
-        bubble=use.positions[busiest].bubble_ns / use.step_ns,
+        exposed_communication_s=_mean(exposed_s, ranks),
+        bubble=_mean([part.bubble_ns / use.step_ns for part in use.positions], ranks),
         of_schedule=schedule_digest(plan),
     )
+
+
+def _mean(values: Sequence[float], ranks: Sequence[int]) -> float:
+    """The mean over ranks of what each position has."""
+    return sum(value * n for value, n in zip(values, ranks, strict=True)) / sum(ranks)
 
 
 def _inside(durations: tuple[Duration, ...], program: Program, plan: Plan) -> list[float]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from moeplan.optimizer.candidate import Candidate, tell
 
-LOOKS = 100
+LOOKS = 30
 """Misses that are measured before the nearest of them is taken."""
 
 
@@ -45,22 +45,23 @@ class Ledger:
         witness = witness or tell(candidate)
         self.reasons[reason] = (count + 1, witness)
 
-    def nearest(self, measured: Callable[[Miss], Miss], faster_than_s: float | None = None) -> Miss | None:
+    def nearest(self, measured: Callable[[Miss], Miss | None], faster_than_s: float | None = None) -> Miss | None:
         """Of the candidates that do not fit, and may be faster than that, the one that misses by least.
 
         What a miss is short by is a lower bound until it is `measured`: the least bound is measured next, until the
-        least is a measured one, or after LOOKS the least of those that were.
+        least is a measured one, or after LOOKS the least of those that were. A miss that measures as None is dropped.
         """
         able = [miss for miss in self.misses if faster_than_s is None or miss.bound_s < faster_than_s]
         queue = [(miss.short_bytes, number, miss, False) for number, miss in enumerate(able)]
         heapify(queue)
         seen: list[Miss] = []
-        while queue and len(seen) < LOOKS:
-            _, number, miss, known = heappop(queue)
-            if known:
-                return miss
-            seen.append(measured(miss))
-            heappush(queue, (seen[-1].short_bytes, number, seen[-1], True))
+        for _ in range(LOOKS):
+            if not queue or queue[0][-1]:
+                break
+            _, number, miss, _ = heappop(queue)
+            if (looked := measured(miss)) is not None:
+                seen.append(looked)
+                heappush(queue, (looked.short_bytes, number, looked, True))
         return min(seen, key=lambda miss: miss.short_bytes, default=None)
 
     def entries(self) -> tuple[Pruned, ...]:

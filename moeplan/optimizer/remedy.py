@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
+from math import ceil
 from typing import NamedTuple
 
 from msgspec import structs
@@ -23,35 +25,56 @@ GROWTH = (2, 3, 4, 8)
 """Times as many nodes that are tried."""
 
 
+MOST_USABLE = 0.97
+"""Share of the HBM above which nobody should plan."""
+
+
 class Mend(NamedTuple):
     """A layout that does not fit, and the least change of each kind that makes it fit, alone."""
 
     miss: Miss
     changes: tuple[str, ...]
-    """Such as "recompute full/none", "micro-batch 1", "512 GPUs (pp 16 ep 8)"; empty where none that was tried will."""
+    """Such as "recompute full/none (at least 3.1 s)", "512 GPUs (pp 16 ep 8)"; empty where none that was tried will."""
 
 
-def mend(case: Case, miss: Miss) -> Mend:
-    """The changes that make `miss` fit on nodes like those of `case`."""
-    kinds = (_recomputed(case, miss.candidate), _smaller(case, miss.candidate), _grown(case, miss.candidate))
-    return Mend(miss, tuple(told for kind in kinds if (told := next(kind, None)) is not None))
+def mend(case: Case, miss: Miss, bounded: Callable[[Candidate], float], faster_than_s: float | None = None) -> Mend:
+    """The changes that make `miss` fit: on the same GPUs, with a little more of their HBM, on more of such nodes.
+
+    What `bounded` says takes as long as `faster_than_s` on the same GPUs is no remedy.
+    """
+    limit_s = float("inf") if faster_than_s is None else faster_than_s
+    told = []
+    for kind in (_recomputed(case, miss.candidate), _smaller(case, miss.candidate)):
+        for changed in islice(kind, 1):
+            if (bound_s := bounded(changed)) < limit_s:
+                told.append(f"{_difference(miss.candidate, changed)} (at least {bound_s:.4g} s)")
+    share = case.memory.usable + miss.short_bytes / case.cluster.gpu.hbm_bytes
+    if share <= MOST_USABLE:
+        told.append(f"memory.usable {ceil(share * 1000) / 1000:g}")
+    return Mend(miss, tuple([*told, *islice(_grown(case, miss.candidate), 1)]))
 
 
-def _recomputed(case: Case, short: Candidate) -> Iterator[str]:
+def _difference(before: Candidate, after: Candidate) -> str:
+    if before.recompute != after.recompute:
+        return f"recompute {after.recompute.attention}/{after.recompute.ffn}"
+    return f"micro-batch {after.layout.micro_batch}"
+
+
+def _recomputed(case: Case, short: Candidate) -> Iterator[Candidate]:
     """Rules further down the list, which keep less on one side at least; between two sides no rows are sent again."""
     two_sides = isinstance(short.layout, Disaggregated)
     for rule in RECOMPUTE[RECOMPUTE.index(short.recompute) + 1 :]:
         if two_sides and rule.ffn == "full":
             continue
-        if fits(case, short._replace(recompute=rule)):
-            yield f"recompute {rule.attention}/{rule.ffn}"
+        if fits(case, changed := short._replace(recompute=rule)):
+            yield changed
 
 
-def _smaller(case: Case, short: Candidate) -> Iterator[str]:
+def _smaller(case: Case, short: Candidate) -> Iterator[Candidate]:
     """Smaller micro-batches, largest first."""
     for size in divisors(short.layout.micro_batch)[-2::-1]:
-        if fits(case, short._replace(layout=structs.replace(short.layout, micro_batch=size))):
-            yield f"micro-batch {size}"
+        if fits(case, changed := short._replace(layout=structs.replace(short.layout, micro_batch=size))):
+            yield changed
 
 
 def _grown(case: Case, short: Candidate) -> Iterator[str]:

@@ -127,15 +127,23 @@ class Search:
             ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
         for _, _, _, candidate in queue:
             ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
-        nearest = ledger.nearest(self.measured, best.predictions.step_s * (1 - GAP) if best is not None else None)
-        mended = mend(self.case, nearest) if nearest is not None else None
+        limit_s = best.predictions.step_s if best is not None else None
+        nearest = ledger.nearest(lambda miss: self.measured(miss, limit_s), limit_s)
+        mended = mend(self.case, nearest, self.bounded, limit_s) if nearest is not None else None
         return Found(family, best, ledger.entries(), simulated, mend=mended)
 
-    def measured(self, miss: Miss) -> Miss:
-        """`miss` with what it is short by, where that was a lower bound; as it is where nobody could build it."""
+    def measured(self, miss: Miss, faster_than_s: float | None) -> Miss | None:
+        """`miss` with what it is short by and the longest path through its schedule, where these were lower bounds.
+
+        None where it is not faster than asked; as it is where nobody could build it.
+        """
         if not is_layout(self.case, miss.candidate):
             return miss
-        return miss._replace(short_bytes=self.room.peak_bytes(miss.candidate) - usable_bytes(self.case))
+        bound_s = miss.bound_s if faster_than_s is None else self.bounded(miss.candidate)
+        if faster_than_s is not None and bound_s >= faster_than_s:
+            return None
+        short_bytes = self.room.peak_bytes(miss.candidate) - usable_bytes(self.case)
+        return Miss(miss.candidate, short_bytes, bound_s)
 
     def bounded(self, candidate: Candidate) -> float:
         """Seconds of the longest path through the schedule of `candidate`."""

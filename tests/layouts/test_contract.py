@@ -259,7 +259,7 @@ def test_four_ranks_in_two_stages_and_expert_groups_of_two(make_case):
         (8, Piper(ep=2, dp=8), r"pp 1 \* ep 2 \* dp 8 copies = 16, not 8 ranks"),
         (8, Colocated(pp=2, dp=4, split=(3, 2, 1)), r"split \[3, 2, 1\] names 3 stages, not pp 2 \* vpp 1"),
         (8, Colocated(dp=8, split=(5,)), r"split \[5\] has 5 layers, not 6"),
-        (8, Colocated(pp=2, dp=4, split=(6, 0)), r"split \[6, 0\] has 6 layers, not 6 with one or more each"),
+        (8, Colocated(pp=2, dp=4, split=(6, 0)), r"split \[6, 0\] has a stage of 0 layers; at least 1"),
         (8, Colocated(tp=0, dp=8), "tp 0 must be at least 1"),
         (8, Colocated(dp=-4, pp=-2), "pp -2 must be at least 1"),
         (8, Colocated(dp=8, micro_batch=0), "micro_batch 0 must be at least 1"),

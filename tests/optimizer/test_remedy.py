@@ -37,10 +37,15 @@ def short(request, make_case):
     return case, Miss(candidate, needed(case, candidate) - usable, 0.0)
 
 
+def bounded(candidate):
+    """One second more for every rule further down the list, half of it for smaller micro-batches."""
+    return 1.0 + RECOMPUTE.index(candidate.recompute) + 0.5 / candidate.layout.micro_batch
+
+
 def test_each_change_makes_it_fit_and_no_smaller_one_does(short):
     case, miss = short
     assert not fits(case, miss.candidate)
-    told = mend(case, miss).changes
+    told = mend(case, miss, bounded).changes
     assert [change.split()[0] for change in told[:2]] == ["recompute", "micro-batch"]
     rule = Recompute(**dict(zip(("attention", "ffn"), told[0].split()[1].split("/"), strict=True)))
     for other in RECOMPUTE[: RECOMPUTE.index(rule) + 1]:
@@ -54,11 +59,30 @@ def test_each_change_makes_it_fit_and_no_smaller_one_does(short):
 
 def test_more_gpus_are_told_with_the_layout_that_fits(short):
     case, miss = short
-    gpus = next(change for change in mend(case, miss).changes if "GPUs" in change)
+    gpus = next(change for change in mend(case, miss, bounded).changes if "GPUs" in change)
     times = int(re.match("[0-9]+", gpus)[0]) // 8
     cluster = structs.replace(case.cluster, nodes=times)
     larger = structs.replace(case, cluster=cluster)
     assert any(fits(larger, miss.candidate._replace(layout=layout)) for layout in grown(miss.candidate.layout, times))
+
+
+def test_changes_that_would_take_longer_are_no_remedies(short):
+    case, miss = short
+    told = mend(case, miss, bounded, faster_than_s=2.0).changes
+    assert not any(change.startswith("recompute") for change in told)
+    assert any(change.startswith("micro-batch") for change in told)
+
+
+def test_a_little_more_of_the_hbm_is_told_where_that_is_enough(make_case):
+    candidate = Candidate(Colocated(pp=2, dp=4, ep=2), "1f1b", RECOMPUTE[-1])
+    case = make_case(8, seq_len=2048, global_batch=64, num_layers=6)
+    hbm = needed(case, candidate) / 0.93
+    gpu = structs.replace(case.cluster.gpu, hbm_bytes=hbm)
+    case = structs.replace(case, cluster=structs.replace(case.cluster, gpu=gpu))
+    told = mend(case, Miss(candidate, 0.03 * hbm, 0.0), bounded).changes
+    assert "memory.usable 0.93" in told or "memory.usable 0.931" in told
+    assert fits(structs.replace(case, memory=Memory(usable=0.931)), candidate)
+    assert not fits(structs.replace(case, memory=Memory(usable=0.929)), candidate)
 
 
 def test_the_nearest_is_measured_before_it_is_taken():
@@ -81,11 +105,11 @@ def test_rows_between_two_sides_are_not_sent_again(make_case):
     case = make_case(8, seq_len=2048, global_batch=64, num_layers=6, memory=Memory(usable=1e-9))
     short = Candidate(Disaggregated(attention_gpus=4, ffn_gpus=4), "af-pipe", Recompute())
     with mock.patch("moeplan.optimizer.remedy.fits", return_value=False) as tried:
-        mend(case, Miss(short, 1.0, 0.0))
+        mend(case, Miss(short, 1e12, 0.0), bounded)
     assert {call.args[1].recompute.ffn for call in tried.call_args_list} == {"none", "experts"}
 
 
 def test_what_nothing_mends_is_told_without_a_change(make_case):
     case = make_case(8, memory=Memory(usable=1e-9))
-    miss = Miss(Candidate(Colocated(dp=8), "1f1b", RECOMPUTE[-1]), 1.0, 0.0)
-    assert mend(case, miss).changes == ()
+    miss = Miss(Candidate(Colocated(dp=8), "1f1b", RECOMPUTE[-1]), 1e12, 0.0)
+    assert mend(case, miss, bounded).changes == ()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import msgspec
 from msgspec import structs
 
 from moeplan.errors import SpecError
@@ -18,7 +17,7 @@ class _Qwen3(Config, kw_only=True):
     moe_intermediate_size: Size
     norm_topk_prob: bool = False
     decoder_sparse_step: Literal[1] = 1
-    mlp_only_layers: Annotated[tuple[int, ...], msgspec.Meta(max_length=0)] | None = None
+    mlp_only_layers: tuple[int, ...] | None = None
     use_sliding_window: bool = False
 
 
@@ -26,6 +25,8 @@ def qwen3_moe(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """Qwen3-MoE: every layer has experts, queries and keys are normalized; `intermediate_size` is not used."""
     config = convert(raw, _Qwen3, where=where)
     refuse_bias(config, where)
+    if config.mlp_only_layers:
+        raise SpecError(f"{where}: mlp_only_layers {list(config.mlp_only_layers)} is not read; right: [], or left out")
     if config.use_sliding_window:
         raise SpecError(f"{where}: use_sliding_window true is not read; right: false")
     return model_of(
