@@ -11,26 +11,13 @@ at the same time shares the links. Left out: congestion control, adaptive routin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
 
 from moeplan.cost import Cost
+from moeplan.cost.demand import Demand, Key, Pattern, busiest_s, demands
+from moeplan.cost.patterns import Groups, Side, by_node, copies, ends, every_pair, ring, side
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration
-from moeplan.topology.inside import Floats, Integers
 from moeplan.topology.routes import Fabric
-
-Groups: TypeAlias = Sequence[Sequence[int]]
-
-
-class _Transfers(NamedTuple):
-    """Bytes from rank to rank, all at the same time; four arrays [transfers]."""
-
-    source: Integers
-    target: Integers
-    bytes: Floats
-    messages: Floats
 
 
 def all_to_all(fabric: Fabric, calibration: Calibration, groups: Groups, bytes_per_rank: float) -> Cost:
@@ -38,7 +25,8 @@ def all_to_all(fabric: Fabric, calibration: Calibration, groups: Groups, bytes_p
 
     A message is bytes_per_rank / n; the rank's own share stays where it is. Imbalance between experts is left out.
     """
-    return _seconds(fabric, calibration, _every_pair(groups, groups, bytes_per_rank))
+    sides = [side(groups)] * 2
+    return _once(fabric, calibration, ("pairs",), sides, lambda some: [every_pair(*some)], bytes_per_rank)
 
 
 def many_to_many(
@@ -63,19 +51,20 @@ def many_to_many(
 
     Raises SpecError where `sources` and `targets` differ in number of groups, a group has no target, or k < 1.
     """
-    if not all(len(group) for group in targets):
+    sides = side(sources), side(targets)
+    if not sides[1].sizes.all():
         raise SpecError("many_to_many: a group has no target ranks; give each group of sources at least one")
-    if len(sources) != len(targets):
-        raise SpecError(f"many_to_many: {len(sources)} groups of sources for {len(targets)} of targets; one for each")
+    if sides[0].sizes.size != sides[1].sizes.size:
+        a, b = (one.sizes.size for one in sides)
+        raise SpecError(f"many_to_many: {a} groups of sources for {b} of targets; one for each")
     if deduplicated is not None and deduplicated < 1:
         raise SpecError(f"many_to_many: deduplicated is {deduplicated}; the number of copies per token is 1 or more")
-    transfers = _every_pair(sources, targets, bytes_per_source + whole_bytes)
     if deduplicated is None:
-        return _seconds(fabric, calibration, transfers)
-    sizes = (bytes_per_source, whole_bytes)
-    parts = [_copies(fabric, s, t, sizes, deduplicated) for s, t in zip(sources, targets, strict=True)]
-    phases = [_seconds(fabric, calibration, _joined(phase)) for phase in zip(*parts, strict=True)]
-    return _one_after_another(phases)
+        size = bytes_per_source + whole_bytes
+        return _once(fabric, calibration, ("pairs",), sides, lambda some: [every_pair(*some)], size)
+    sizes, k = (bytes_per_source, whole_bytes), deduplicated
+    key = ("copies", *sizes, k)
+    return _once(fabric, calibration, key, sides, lambda some: copies(fabric, some[0], some[1], sizes, k), 1.0)
 
 
 def all_gather(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
@@ -84,109 +73,49 @@ def all_gather(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_
     n - 1 steps of buffer / n over every edge of the ring, in the order of the group, so n - 1 route latencies.
     Left out: trees (fewer latencies for small buffers).
     """
-    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=1))
+    return _rings(fabric, calibration, groups, buffer_bytes, passes=1)
 
 
 def reduce_scatter(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring reduce-scatters; `buffer_bytes` is the whole buffer of each rank. As `all_gather`."""
-    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=1))
+    return _rings(fabric, calibration, groups, buffer_bytes, passes=1)
 
 
 def all_reduce(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring all-reduces: a reduce-scatter and an all-gather of `buffer_bytes`, started once."""
-    return _seconds(fabric, calibration, *_ring(fabric, groups, buffer_bytes, passes=2))
+    return _rings(fabric, calibration, groups, buffer_bytes, passes=2)
 
 
 def point_to_point(fabric: Fabric, calibration: Calibration, pairs: Groups, bytes_per_pair: float) -> Cost:
     """Seconds until every (source, target) of `pairs` has moved `bytes_per_pair`, in one message, at the same time."""
-    ends = np.array(pairs, dtype=np.intp).reshape(-1, 2)
-    return _seconds(fabric, calibration, _transfers(ends[:, 0], ends[:, 1], bytes_per_pair))
+    return _once(fabric, calibration, ("ends",), [side(pairs)], lambda some: [ends(*some)], bytes_per_pair)
 
 
-def _seconds(fabric: Fabric, calibration: Calibration, transfers: _Transfers, steps: float = 1) -> Cost:
-    """Seconds of `transfers`, whose slowest route is crossed `steps` times in a row; nothing to move costs nothing.
-
-    The latency of a transfer that is split is the mean of its paths, each weighted by its share.
-    """
-    moving = transfers.bytes > 0
-    source, target, num_bytes, messages = (part[moving] for part in transfers)
-    crossings = fabric.crossings(source, target)
-    if not crossings.edge.size:
+def _once(
+    fabric: Fabric, calibration: Calibration, key: Key, sides: Sequence[Side], pattern: Pattern, size: float
+) -> Cost:
+    """Seconds of all phases of a pattern whose routes are crossed once, one phase after another."""
+    if size <= 0:
         return Cost(0.0, calibration.node.source)
-    node, network, inside = calibration.node, calibration.network, fabric.inside_node
-    tier = node if inside[crossings.edge].all() else network
-    half = np.where(inside, node.half_message_bytes, network.half_message_bytes)
-    reached = np.where(inside, node.efficiency, network.efficiency) * fabric.bandwidth_bytes_per_s
-    load = fabric.per_edge(crossings, num_bytes) + half * fabric.per_edge(crossings, messages)
-    latency = np.bincount(crossings.transfer, fabric.latency_s[crossings.edge] * crossings.share).max()
-    return Cost(float(tier.latency_s + steps * latency + (load / reached).max()), tier.source)
-
-
-def _one_after_another(phases: Sequence[Cost]) -> Cost:
+    phases = [_seconds(calibration, demand, size) for demand in demands(fabric, key, sides, pattern)]
     sources = {phase.source for phase in phases if phase.seconds} or {phase.source for phase in phases}
     return Cost(sum(phase.seconds for phase in phases), sources.pop() if len(sources) == 1 else "roofline")
 
 
-def _transfers(source: Integers, target: Integers, num_bytes: float | Floats, messages: float = 1) -> _Transfers:
-    shape = source.shape
-    return _Transfers(source, target, np.broadcast_to(num_bytes, shape), np.full(shape, float(messages)))
+def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float, passes: int) -> Cost:
+    """Seconds of `passes` times n - 1 messages of size / n over every edge of the rings of all groups."""
+    if size <= 0:
+        return Cost(0.0, calibration.node.source)
+    (demand,) = demands(fabric, ("ring",), [by_node(fabric, side(groups))], lambda some: [ring(fabric, *some)])
+    inside, between = passes * demand.inside, passes * demand.between
+    return _seconds(calibration, demand._replace(inside=inside, between=between), size, passes * demand.steps)
 
 
-def _joined(parts: Sequence[_Transfers]) -> _Transfers:
-    empty = np.empty(0, dtype=np.intp)
-    return _Transfers(*(np.concatenate(part) for part in zip(_transfers(empty, empty, 0.0), *parts, strict=True)))
-
-
-def _pairs(sources: Sequence[int], targets: Sequence[int]) -> tuple[Integers, Integers]:
-    """Every source with every target [sources * targets]."""
-    source, target = np.meshgrid(np.asarray(sources, np.intp), np.asarray(targets, np.intp), indexing="ij")
-    return source.ravel(), target.ravel()
-
-
-def _every_pair(sources: Groups, targets: Groups, bytes_per_source: float) -> _Transfers:
-    """One message from every source to every target of the same group, bytes_per_source / targets each."""
-    return _joined(
-        [_transfers(*_pairs(s, t), bytes_per_source / max(len(t), 1)) for s, t in zip(sources, targets, strict=True)]
-    )
-
-
-def _copies(
-    fabric: Fabric, sources: Sequence[int], targets: Sequence[int], sizes: tuple[float, float], k: int
-) -> tuple[_Transfers, _Transfers]:
-    """The two phases of one deduplicated group: once per node over the network, then all copies inside the node."""
-    source, target = _pairs(sources, targets)
-    share, whole = (size / len(targets) for size in sizes)
-    home = fabric.node_of(targets)
-    p = (home[:, None] == home).mean(axis=1)  # of each target: its node's share of the targets
-    once = np.tile((1 - (1 - p) ** k) / (k * p), len(sources))
-    leaves = fabric.node_of(source) != fabric.node_of(target)
-    arrived = np.bincount(np.flatnonzero(leaves) % len(targets), minlength=len(targets)) * (share + whole)
-    a, b = np.nonzero(home[:, None] == home)
-    ranks = np.asarray(targets, np.intp)
-    fan_out = _transfers(ranks[a], ranks[b], arrived[a] / (p[a] * len(targets)))
-    return _transfers(source, target, share * np.where(leaves, once, 1.0) + whole), fan_out
-
-
-def _ring(fabric: Fabric, groups: Groups, buffer_bytes: float, passes: int) -> tuple[_Transfers, int]:
-    """Each rank to the next of its rings, `passes` times n - 1 messages of buffer / n; and the steps of the longest.
-
-    A group that spans nodes runs as many rings at once as it has ranks on its smallest node, each with its share of
-    the buffer and leaving every node by another rank, so that all their NICs carry it.
-    """
-    parts = []
-    for group in groups:
-        n = max(len(group), 1)
-        steps = passes * (n - 1)
-        for ring in (rings := _rings(fabric, group)):
-            parts.append(_transfers(ring, np.roll(ring, -1), buffer_bytes / len(rings) * steps / n, steps))
-    return _joined(parts), passes * max((len(group) - 1 for group in groups), default=0)
-
-
-def _rings(fabric: Fabric, group: Sequence[int]) -> list[Integers]:
-    """The orders in which the rings of `group` visit its ranks: node by node, each starting a node at another rank."""
-    ranks = np.asarray(group, np.intp)
-    nodes = fabric.node_of(ranks)
-    blocks = [ranks[nodes == node] for node in np.unique(nodes)]
-    if len(blocks) == 1:
-        return [ranks]
-    return [np.concatenate([np.roll(block, -c) for block in blocks]) for c in range(min(map(len, blocks)))]
+def _seconds(calibration: Calibration, demand: Demand, size: float, steps: int = 1) -> Cost:
+    """Seconds of one phase, whose slowest route is crossed `steps` times in a row; nothing to move costs nothing."""
+    node, network = calibration.node, calibration.network
+    if not demand.inside.size and not demand.between.size:
+        return Cost(0.0, node.source)
+    tier = network if demand.between.size else node
+    busiest = max(busiest_s(demand.inside, node, size), busiest_s(demand.between, network, size))
+    return Cost(tier.latency_s + steps * demand.latency_s + busiest, tier.source)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from moeplan.cost import Cost, compute
 from moeplan.cost import communication as network
+from moeplan.cost.patterns import blocks
 from moeplan.errors import SpecError
 from moeplan.layout import Batch, Position, StageGraph, sequences
 from moeplan.plan import Duration
@@ -126,7 +127,7 @@ def _tensor_parallel(pricing: _Pricing, kind: str, moe: bool, position: int, loa
     passed = split_elements(pricing.case.model, kind, direction, moe=moe)
     if degree == 1 or not passed:
         return Cost(0.0, "roofline")
-    groups = [group[i : i + degree] for group in graph.positions[position].ranks for i in range(0, len(group), degree)]
+    groups = blocks(graph.positions[position].ranks, degree)
     rows = load.rows if kind == "experts" else load.tokens
     size = rows * ELEMENT_BYTES[pricing.case.workload.dtype]
     costs = [network.all_gather(*pricing.machine, groups, elements * size) for elements in passed]

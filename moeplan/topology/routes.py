@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moeplan.errors import SpecError
+from moeplan.topology.alike import Alike, alike
+from moeplan.topology.between import CORE, KINDS, NONE, Access, Search, access
 from moeplan.topology.graph import Edge, Graph
 from moeplan.topology.inside import Crossings, Floats, InsideNodes, Integers, Links
-
-_NONE = -1
 
 
 class Fabric:
@@ -20,7 +21,8 @@ class Fabric:
     Inside a node a transfer is split equally over all its shortest paths in hops. Between nodes it takes one shortest
     path in hops; of equal ones, each vertex is entered by the edge that comes first in `graph.edges`. Two GPUs of a
     node that its own links do not join take the way between nodes. Adaptive and multi-path routing between nodes are
-    left out: a link may look busier than it would be.
+    left out: a link may look busier than it would be. Where `between.access` finds one way from every GPU to the core,
+    paths are searched in the core alone; on other graphs over all vertices, from every GPU that sends.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -32,14 +34,15 @@ class Fabric:
         self._tail = np.array([index[a] for a, _ in self.edges], dtype=np.intp)
         self._head = np.array([index[b] for _, b in self.edges], dtype=np.intp)
         self._gpu = np.array([index["gpu", r] for r in range(sum(v[0] == "gpu" for v in graph))], dtype=np.intp)
-        homes = np.array([home for _, home in graph.nodes(data="node", default=_NONE)], dtype=np.intp)
+        self._home = homes = np.array([home for _, home in graph.nodes(data="node", default=NONE)], dtype=np.intp)
         self._node = homes[self._gpu]
-        self.inside_node: NDArray[np.bool_] = (homes[self._tail] == homes[self._head]) & (homes[self._tail] != _NONE)
+        self.inside_node: NDArray[np.bool_] = (homes[self._tail] == homes[self._head]) & (homes[self._tail] != NONE)
         """Whether the edge is a link of the network inside a node."""
         self._vertices = len(index)
-        self._entries: dict[int, Integers] = {}
+        self._links = Links(np.arange(len(self.edges)), self._tail, self._head, self._vertices)
+        self._kind = np.array([KINDS.get(str(vertex[0]), CORE) for vertex in graph], dtype=np.intp)
         _check_links(self)
-        if (lost := np.flatnonzero(self._node == _NONE)).size:
+        if (lost := np.flatnonzero(self._node == NONE)).size:
             raise SpecError(f"graph vertex ('gpu', {lost[0]}): no attribute node; give it the number of its node")
 
     @property
@@ -54,18 +57,19 @@ class Fabric:
     def crossings(self, sources: ArrayLike, targets: ArrayLike) -> Crossings:
         """The edges crossed by the transfers `sources[i]` to `targets[i]` [transfers]; from a rank to itself, none.
 
-        Raises SpecError for a rank that does not exist or cannot be reached.
+        Raises SpecError for a rank that does not exist or cannot be reached, and for a graph too large to search.
         """
+        return Crossings(*(np.concatenate(part) for part in zip(*self.parts(sources, targets), strict=True)))
+
+    def parts(self, sources: ArrayLike, targets: ArrayLike) -> Iterator[Crossings]:
+        """`crossings` in several parts, one after another, so that many transfers at once need less memory."""
         source, target = _ranks(sources, self.num_ranks), _ranks(targets, self.num_ranks)
-        near = np.flatnonzero((source != target) & (self._node[source] == self._node[target]))
-        near = near[self._inside.reaches(source[near], target[near])]
         far = source != target
+        near = np.flatnonzero(far & (self._node[source] == self._node[target]))
+        near = near[self._inside.reaches(source[near], target[near])]
         far[near] = False
-        parts = [
-            self._inside.crossings(near, source[near], target[near]),
-            self._between(source, target, np.flatnonzero(far)),
-        ]
-        return Crossings(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        yield self._inside.crossings(near, source[near], target[near])
+        yield from self._between(source, target, np.flatnonzero(far))
 
     def per_edge(self, crossings: Crossings, amounts: ArrayLike) -> Floats:
         """The sum of `amounts` [transfers], each by its share, over the transfers that cross each edge [edges]."""
@@ -77,7 +81,10 @@ class Fabric:
 
         Raises SpecError as `crossings` does.
         """
-        return self.per_edge(self.crossings(sources, targets), num_bytes)
+        loads = np.zeros(len(self.edges))
+        for part in self.parts(sources, targets):
+            loads += self.per_edge(part, num_bytes)
+        return loads
 
     def route(self, source_rank: int, target_rank: int) -> tuple[Edge, ...]:
         """The edges from one rank to another, in order; of several paths the one whose edges come first.
@@ -100,48 +107,57 @@ class Fabric:
         row[order] = np.arange(self.num_ranks) - np.repeat(first, gpus)
         return InsideNodes(Links(edge, self._tail[edge], self._head[edge], self._vertices), self._gpu, row)
 
-    def _between(self, source: Integers, target: Integers, moving: Integers) -> Crossings:
-        """The edges of the transfers numbered `moving`, one path each, first edges first."""
-        starts, row = np.unique(source[moving], return_inverse=True)
-        entry, where = self._entering(starts), np.zeros(source.size, dtype=np.intp)
-        where[moving] = row
-        at, steps = self._gpu[target], [(moving[:0], moving[:0])]
-        while moving.size:
-            edge = entry[where[moving], at[moving]]
-            if (lost := moving[edge == _NONE]).size:
-                raise SpecError(f"graph: no route from rank {source[lost[0]]} to rank {target[lost[0]]}; add its edges")
-            steps.append((moving, edge))
-            at[moving] = self._tail[edge]
-            moving = moving[at[moving] != self._gpu[source[moving]]]
-        transfer, edges = (np.concatenate(part) for part in zip(*steps[::-1], strict=True))
-        return Crossings(transfer, edges, np.ones(transfer.size))
+    @cached_property
+    def _access(self) -> Access | None:
+        return access(self._kind, self._links, self._gpu, self._node, self.inside_node)
 
-    def _entering(self, ranks: Integers) -> Integers:
-        """The edge by which the route from each of `ranks` enters each vertex [ranks, vertices], searched once."""
-        if new := [int(r) for r in ranks if int(r) not in self._entries]:
-            self._entries.update(zip(new, self._search(self._gpu[new]), strict=True))
-        return np.array([self._entries[int(r)] for r in ranks], dtype=np.intp).reshape(len(ranks), self._vertices)
+    @cached_property
+    def alike(self) -> Alike | None:
+        """Where ranks are, if nodes, switches and groups are all alike; None where they are not, or not known to be."""
+        if self._access is None:
+            return None
+        numbers = np.stack([self.bandwidth_bytes_per_s, self.latency_s])
+        return alike(self._access, self._home, self._gpu, self._links, numbers)
 
-    def _search(self, starts: Integers) -> Integers:
-        """Breadth-first search from all `starts` at once, one level of hops per round [starts, vertices]."""
-        entry = np.full((self._vertices, len(starts)), _NONE, dtype=np.intp)
-        seen, reached = np.zeros(entry.shape, dtype=bool), np.zeros(entry.shape, dtype=bool)
-        seen[starts, np.arange(len(starts))] = reached[starts, np.arange(len(starts))] = True
-        while reached.any():
-            edge, column = np.nonzero(reached[self._tail] & ~seen[self._head])
-            edge, column = edge[::-1], column[::-1]  # of several writes the last one stays: the edge that comes first
-            entry[self._head[edge], column] = edge
-            reached[:] = False
-            reached[self._head[edge], column] = seen[self._head[edge], column] = True
-        return entry.T
+    @cached_property
+    def _all(self) -> Search:
+        return Search(self._links)
+
+    def _between(self, source: Integers, target: Integers, far: Integers) -> Iterator[Crossings]:
+        """The edges of the transfers numbered `far`, one path each, first edges first.
+
+        Up to the core, across and down where that is the only way; else searched over all vertices.
+        """
+        same = self._node[source[far]] == self._node[target[far]]
+        if self._access is None:
+            same[:] = True
+        yield from self._path(self._all, self._gpu, source, target, far[same])
+        if self._access is not None and (far := far[~same]).size:
+            yield from (_whole(far, edge[source[far]]) for edge in self._access.up)
+            yield from self._path(self._access.across, self._access.core, source, target, far)
+            yield from (_whole(far, edge[target[far]]) for edge in self._access.down)
+
+    def _path(
+        self, search: Search, at: Integers, source: Integers, target: Integers, far: Integers
+    ) -> Iterator[Crossings]:
+        """The steps of the transfers numbered `far` from vertex to vertex, `at` being that of each rank."""
+        steps, lost = search.steps(at[source[far]], at[target[far]])
+        if lost.size:
+            a, b = source[far[lost[0]]], target[far[lost[0]]]
+            raise SpecError(f"graph: no route from rank {a} to rank {b}; add its edges")
+        yield from (_whole(far[going], edge) for going, edge in steps)
 
 
 def route(graph: Graph, source_rank: int, target_rank: int) -> tuple[Edge, ...]:
     """The edges from one rank to another, in order; SpecError where there is none.
 
-    For many routes keep a `Fabric`, which searches once per source.
+    For many routes keep a `Fabric`, which searches once.
     """
     return Fabric(graph).route(source_rank, target_rank)
+
+
+def _whole(transfer: Integers, edge: Integers) -> Crossings:
+    return Crossings(transfer, edge, np.broadcast_to(1.0, transfer.shape))
 
 
 def _ranks(ranks: ArrayLike, num_ranks: int) -> Integers:
