@@ -9,6 +9,7 @@ follows from a choice is derived here, in one way for every family.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain as joined
 from itertools import pairwise
 from typing import Literal
 
@@ -297,19 +298,12 @@ def replicas(graph: StageGraph, *, sharded: bool, tied: bool) -> tuple[Replica, 
     holders = _holders(graph, tied=tied)
     result = []
     for (parameters, positions), _ in sorted(holders.items(), key=lambda item: (item[0][1], item[0][0])):
-        shares: dict[int, list[int]] = {}
-        for position in positions:
-            for group in graph.positions[position].ranks:
-                for index, rank in enumerate(group):
-                    share = _expert_place(graph, index) if parameters == "experts" else index % graph.tp
-                    shares.setdefault(share, []).append(rank)
-        groups = tuple(tuple(shares[s]) for s in sorted(shares))
+        period = graph.etp * graph.ep if parameters == "experts" else graph.tp
+        lists = [group for position in positions for group in graph.positions[position].ranks]
+        period = min(period, max(map(len, lists)))
+        groups = tuple(tuple(joined.from_iterable(ranks[share::period] for ranks in lists)) for share in range(period))
         result.append(Replica(parameters=parameters, positions=positions, groups=groups, sharded=sharded))  # type: ignore[arg-type]
     return tuple(result)
-
-
-def _expert_place(graph: StageGraph, index: int) -> int:
-    return expert_shard(graph, index) * graph.etp + index % graph.etp
 
 
 def _holders(graph: StageGraph, *, tied: bool) -> dict[tuple[str, tuple[int, ...]], None]:
