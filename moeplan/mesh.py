@@ -115,7 +115,7 @@ def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
     )
 
 
-VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8)
+VIRTUAL_STAGES = tuple(range(1, 9))
 MICRO_BATCHES = (1, 2, 4, 8)
 
 
