@@ -48,7 +48,8 @@ def layout_of(case: Case, given: ByHand, family: str = "") -> Layout:
     strange = [*(MESH_ONLY if family == "disaggregated" else SIDES_ONLY), *(("tp", "etp") if family == "piper" else ())]
     for name in strange:
         if (value := getattr(given, name)) is not None:
-            raise SpecError(f"--{name.replace('_', '-')} {value}: {family} layouts have no such degree")
+            told = "" if value is True else f" {value}"
+            raise SpecError(f"--{name.replace('_', '-')}{told}: {family} layouts have no such degree")
     if family == "disaggregated":
         return _two_sides(case, given)
     return _piper(case, given) if family == "piper" else _colocated(case, given)
@@ -81,7 +82,7 @@ def _colocated(case: Case, given: ByHand) -> Colocated:
     tp, pp, ep = given.tp or 1, given.pp or 1, given.ep or 1
     etp, world = given.etp or tp, num_ranks(case.cluster)
     if world % (etp * ep * pp):
-        unsaid = "" if given.etp else " (etp was not given and is tp)"
+        unsaid = " (etp was not given and is tp)" if given.etp is None and tp > 1 else ""
         raise SpecError(f"layout: etp {etp} * ep {ep} * pp {pp} = {etp * ep * pp} does not divide {world} GPUs{unsaid}")
     return Colocated(
         tp=tp,
@@ -129,6 +130,6 @@ def recompute_of(text: str) -> Recompute:
 def split_of(text: str) -> tuple[int, ...]:
     """`9,8,8,7` as numbers; SpecError otherwise."""
     parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise SpecError(f"--pp-split {text!r}: right is the layers of each virtual stage, such as 9,8,8,7")
     return tuple(int(part) for part in parts)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from moeplan.caveats import ASSUMPTIONS, warnings_of
 from moeplan.cost.durations import Machine, loads, predict
-from moeplan.draft import draft_with_steps
+from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Layout, Recompute
 from moeplan.layouts import FAMILIES, RECORDS
@@ -19,9 +19,11 @@ from moeplan.plan import Plan, lowered, signed, world_size
 from moeplan.program import Op, Program, is_receive
 from moeplan.resources.memory import peak_activations, replica_parameters, state_bytes, tracks
 from moeplan.resources.parameters import active_parameters, counted, total_parameters
+from moeplan.schedules import make
 from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
-from moeplan.spec.case import Case
+from moeplan.spec.case import Case, check_case
+from moeplan.spec.record import validated
 from moeplan.tables import Rows, cell, html_lines, html_table
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -102,16 +104,19 @@ def estimate(
 
     `schedule` is the family's usual one by default. SpecError where the degrees or the schedule do not suit.
     """
+    case, layout = check_case(case), validated(layout, "layout")
+    recompute = validated(recompute, "recompute") if recompute is not None else None
     name = schedule or usual_schedule(layout)
     family = RECORDS[type(layout)]
     if name not in FAMILIES[family].SCHEDULES:
         raise SpecError(f"schedule {name!r} is not one of {family}: {', '.join(FAMILIES[family].SCHEDULES)}")
     machine = Machine(Fabric(build(case.cluster)), calibration)
-    plan, steps = draft_with_steps(case, layout, schedule=name, recompute=recompute)
-    actions = sum(map(len, steps))
+    plan = outline(case, layout, schedule=name, recompute=recompute)
+    actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
     if actions > MOST_ACTIONS:
         raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")
-    plan = structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine))
+    steps = make(name, shape_of(layout, plan.graph, plan.batch.microbatches))
+    plan = structs.replace(spelled(plan, steps), durations=predict(case, plan.graph, plan.batch, machine))
     program = lowered(plan, steps)
     timeline = simulate(plan, program)
     plan = structs.replace(plan, predictions=predictions(plan, steps, program, timeline))

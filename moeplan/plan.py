@@ -15,15 +15,14 @@ from msgspec import structs
 
 from moeplan import layout as layouts
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
-from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph
+from moeplan.layout import Batch, Disaggregated, Layout, Piper, Recompute, StageGraph
 from moeplan.mesh import mesh_of
 from moeplan.overlap import Overlap
 from moeplan.program import Program, lower
 from moeplan.schedule import Steps, from_text
-from moeplan.spec.case import Case
+from moeplan.spec.case import Case, check_case
 from moeplan.spec.cluster import ClusterSpec, num_ranks
-from moeplan.spec.model import check_model
-from moeplan.spec.record import Record, convert, read_json, to_json, write_whole
+from moeplan.spec.record import Record, convert, read_json, to_json, to_plain, write_whole
 
 SCHEMA: Final = "moeplan.plan"
 SCHEMA_VERSION = "1.1"
@@ -156,9 +155,14 @@ def lowered(plan: Plan, steps: Steps) -> Program:
 
 def inputs_digest(plan: Plan) -> str:
     """SHA-256 of all that predictions depend on, durations included, and of the predictions."""
-    told = structs.replace(plan.predictions, of_inputs="", of_schedule="")
-    parts = [plan.case, plan.layout, plan.graph, plan.batch, plan.recompute, plan.overlap, plan.durations, told]
-    return hashlib.sha256(b"".join(map(to_json, parts))).hexdigest()
+    return _digest_of(to_plain(plan))
+
+
+def _digest_of(plain: dict[str, Any]) -> str:
+    """As `inputs_digest`, of a plan as it stands in its file, whatever its version."""
+    told = plain["predictions"] | {"of_inputs": "", "of_schedule": ""}
+    names = ("case", "layout", "graph", "batch", "recompute", "overlap", "durations")
+    return hashlib.sha256(b"".join(map(to_json, [*(plain[name] for name in names), told]))).hexdigest()
 
 
 def signed(plan: Plan) -> Plan:
@@ -176,16 +180,17 @@ def is_stale(plan: Plan) -> bool:
     return plan.predictions.of_schedule not in ("", schedule_digest(plan))
 
 
-def write_plan(plan: Plan, path: Path) -> None:
+def write_plan(plan: Plan, path: Path | str) -> None:
     """Write `plan` to `path`, whole or not at all."""
-    write_whole(path, to_json(plan))
+    write_whole(Path(path), to_json(plan))
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path | str) -> Plan:
     """The plan in `path`, checked; SpecError, PlanVersionError or ScheduleError say what is wrong and where."""
+    path = Path(path)
     raw = read_json(path)
     _check_version(raw, path)
-    plan = convert(_upgraded(raw), Plan, where=str(path))
+    plan = convert(_upgraded(raw, path), Plan, where=str(path))
     try:
         check(plan)
     except (SpecError, ScheduleError) as error:
@@ -195,7 +200,7 @@ def read_plan(path: Path) -> Plan:
 
 def check(plan: Plan) -> None:
     """SpecError or ScheduleError unless the parts of `plan` belong together."""
-    check_model(plan.case.model)
+    check_case(plan.case)
     layouts.check_positive(plan.layout)
     _check_stages(plan)
     layouts.check(plan.case.model, plan.graph)
@@ -206,9 +211,21 @@ def check(plan: Plan) -> None:
         raise SpecError(f"plan: {world_size(plan)} ranks, its cluster has {num_ranks(plan.case.cluster)}")
     if plan.placement != place(plan.case.cluster, world_size(plan)):
         raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
+    _check_predictions(plan)
     program_of(plan)
     if plan.predictions.of_inputs not in ("", inputs_digest(plan)):
         raise SpecError("predictions: inputs were edited after they were made; run moeplan optimize again")
+
+
+def _check_predictions(plan: Plan) -> None:
+    told, positions = plan.predictions, len(plan.graph.positions)
+    for name in ("peak_hbm_bytes", "static_hbm_bytes"):
+        values = getattr(told, name)
+        if len(values) not in (0, positions) or min(values, default=0.0) < 0:
+            raise SpecError(f"predictions: {name} has {len(values)} values for {positions} positions, or one below 0")
+    for name in ("step_s", "tokens_per_s", "mfu", "exposed_communication_s", "bubble"):
+        if not 0 <= getattr(told, name) < float("inf"):
+            raise SpecError(f"predictions: {name} {getattr(told, name)} is below 0 or not finite")
 
 
 def place(cluster: ClusterSpec, world: int) -> Placement:
@@ -283,7 +300,8 @@ def _check_layout(plan: Plan) -> None:
         mesh = mesh_of(plan.layout)
         degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
         degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(mesh.cp, 1)}
-        plan = structs.replace(plan, layout=mesh)
+        if isinstance(plan.layout, Piper):
+            degrees = {name: degrees[name] for name in ("pp", "vpp", "ep")} | {"dp": degrees["dp"] // max(graph.ep, 1)}
         cut = [sum(p.kind == "attention" and p.stage == s for p in graph.pieces) for s in range(len(graph.stages))]
         if mesh.split and list(mesh.split) != cut:
             raise SpecError(f"layout: split {list(mesh.split)}, but the graph has stages of {cut} layers")
@@ -293,21 +311,28 @@ def _check_layout(plan: Plan) -> None:
             raise SpecError(f"layout: {name} {getattr(plan.layout, name)}, but the graph and batch have {value}")
 
 
-def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` as this version writes it; inputs of an older plan had other fields, so that their digest is not compared.
+def _upgraded(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """`raw` as this version writes it; the digest of an older plan is compared with its own fields, and dropped.
 
     1.0: Piper's layout had the degrees of a colocated mesh.
     """
     if raw["schema_version"] == SCHEMA_VERSION:
         return raw
-    new = raw | {"schema_version": SCHEMA_VERSION}
-    if isinstance(told := raw.get("predictions"), dict):
-        new["predictions"] = told | {"of_inputs": ""}
-    layout = raw.get("layout")
-    if isinstance(layout, dict) and layout.get("family") == "piper" and isinstance(layout.get("dp"), int):
-        new["layout"] = {key: value for key, value in layout.items() if key not in ("tp", "cp", "etp")}
-        if isinstance(ep := layout.get("ep"), int) and ep > 0:
-            new["layout"]["dp"] = layout["dp"] // ep
+    try:
+        told = raw["predictions"]
+        if told["of_inputs"] not in ("", _digest_of(raw)):
+            raise SpecError(f"{path}: predictions: inputs were edited after they were made; run moeplan optimize again")
+        new = raw | {"schema_version": SCHEMA_VERSION, "predictions": told | {"of_inputs": ""}}
+        if raw["layout"]["family"] == "piper":
+            layout = dict(raw["layout"])
+            others = [layout.pop(name) for name in ("tp", "cp", "etp")]
+            if others != [1, 1, 1] or layout["dp"] % layout["ep"]:
+                raise SpecError(f"{path}: layout: piper has tp, cp and etp 1, not {others}, and a dp that ep divides")
+            new["layout"] = layout | {"dp": layout["dp"] // layout["ep"]}
+    except KeyError:
+        return raw  # what is missing is told by the record
+    except (TypeError, AttributeError, ZeroDivisionError):
+        raise SpecError(f"{path}: predictions and layout are not those of a plan; whole numbers are due") from None
     return new
 
 
@@ -315,7 +340,8 @@ def _check_version(raw: Any, path: Path) -> None:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise SpecError(f"{path}: not a plan: schema is not {SCHEMA!r}")
     version = raw.get("schema_version")
-    match = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version) if isinstance(version, str) else None
+    number = "(0|[1-9][0-9]{0,5})"
+    match = re.fullmatch(rf"{number}\.{number}", version) if isinstance(version, str) else None
     if match is None:
         raise PlanVersionError(f"{path}: schema_version {version!r} is not MAJOR.MINOR such as {SCHEMA_VERSION}")
     major, minor = (int(n) for n in SCHEMA_VERSION.split("."))

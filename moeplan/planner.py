@@ -15,18 +15,18 @@ from msgspec import structs
 
 from moeplan.caveats import ASSUMPTIONS, warnings_of
 from moeplan.cost.durations import Machine
-from moeplan.errors import InfeasibleError, MoeplanError, SolverError, SpecError
+from moeplan.errors import InfeasibleError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
 from moeplan.mesh import check_experts
 from moeplan.optimizer.candidate import has
-from moeplan.optimizer.disaggregate import search_disaggregated
+from moeplan.optimizer.disaggregate import DEPTHS, search_disaggregated
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.search import GAP, Found, Search
 from moeplan.plan import Plan, Solver
 from moeplan.ranking import Ranking as Ranking
 from moeplan.ranking import mended
 from moeplan.spec.calibration import Calibration
-from moeplan.spec.case import Case
+from moeplan.spec.case import Case, check_case
 from moeplan.spec.cluster import num_ranks
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -57,6 +57,7 @@ def optimize(
     one of them, is free. `progress` hears the name of each family before it is searched. SpecError for a family or a
     degree that does not exist.
     """
+    case, families = check_case(case), (families,) if isinstance(families, str) else families
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
@@ -80,16 +81,17 @@ def fields_of(family: str) -> tuple[str, ...]:
 
 def _check_fixed(case: Case, fixed: Fixed, wanted: Sequence[str]) -> None:
     """SpecError with the numbers involved where no layout can have the degrees that the user fixed."""
-    known = sorted({name for family in FAMILIES for name in fields_of(family)} - {"split"})
+    known = sorted(
+        {name for family in FAMILIES for name in fields_of(family)} - {"split", "attention_nics", "ffn_nics"}
+    )
     for name, value in fixed.items():
         if name not in known:
             raise SpecError(f"layout.{name}: layouts have {', '.join(known)}")
-        least = 0 if name.endswith("nics") else 1
         if name == "deduplicate":
             if not isinstance(value, bool):
                 raise SpecError(f"layout.deduplicate: {value!r} is not true or false")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SpecError(f"layout.{name}: {value!r} is not a whole number of at least {least}")
+        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise SpecError(f"layout.{name}: {value!r} is not a whole number of at least 1")
     able = [family for family in wanted if set(fixed) <= set(fields_of(family))]
     if not able:
         raise SpecError(f"layout: no family of {', '.join(wanted)} has {' and '.join(fixed)}")
@@ -121,6 +123,19 @@ def _wrong(case: Case, family: str, fixed: Mapping[str, int]) -> str:
         (fixed.get("etp", 1) == 1, f"etp {fixed.get('etp')} is not searched; etp may be 1"),
         (fixed.get("pp", 1) * fixed.get("vpp", 1) <= model.num_layers, f"pp * vpp exceeds {model.num_layers} layers"),
         (fixed.get("pairs", 1) <= model.num_layers, f"pairs {fixed.get('pairs')} > {model.num_layers} layers"),
+        (fixed.get("depth", 1) in DEPTHS, f"depth {fixed.get('depth')} is not searched; it may be {DEPTHS}"),
+        (
+            fixed.get("micro_batch", 1) <= case.workload.global_batch,
+            f"micro_batch {fixed.get('micro_batch')} > {case.workload.global_batch} sequences of a step",
+        ),
+        (
+            fixed.get("attention_gpus", 1) + fixed.get("ffn_gpus", 1) <= world,
+            f"attention {fixed.get('attention_gpus', 1)} + ffn {fixed.get('ffn_gpus', 1)} ranks > {world} GPUs",
+        ),
+        (
+            not fixed.get("deduplicate") or case.cluster.nodes > 1,
+            "deduplicate true on one node, where no row crosses to another; it may be false",
+        ),
     ]
     return next((message for right, message in rules if not right), "")
 
@@ -149,7 +164,7 @@ def _side_by_side(
     except EOFError:
         raise SolverError(f"the search of {disaggregated.NAME} layouts ended without an answer") from None
     beside.join()
-    if isinstance(answer, MoeplanError):
+    if isinstance(answer, Exception):
         raise answer
     return [found, answer]
 
@@ -160,7 +175,7 @@ def _search_beside(answer: Connection, case: Case, machine: Machine, asked: Mapp
     Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer.send(_search(case, machine, asked))
-    except MoeplanError as error:
+    except Exception as error:  # an error of ours or a bug: the parent raises it
         answer.send(error)
 
 

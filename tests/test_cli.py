@@ -337,6 +337,61 @@ def test_an_estimate_of_what_cannot_be_is_refused(moeplan, options, message, tmp
     assert not (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.parametrize("degrees", [["--depth", "1000000000"], ["--attention-gpus", "2", "--ffn-gpus", "4"]])
+def test_what_would_take_for_ever_or_has_no_ranks_is_refused_at_once(moeplan, degrees):
+    sides = [] if "--ffn-gpus" in degrees else ["--attention-gpus", "2", "--ffn-gpus", "2"]
+    assert moeplan("estimate", *CASE, *sides, *degrees).code == 2
+
+
+def test_orders_that_are_too_long_are_refused_before_they_are_made(moeplan):
+    case = [*CASE[:6], "--seq-len", "1", "--global-batch", "100000000"]
+    assert "actions in a step; at most 400,000 are simulated" in moeplan("estimate", *case).line
+
+
+def test_a_dense_model_is_planned_on_several_nodes(moeplan):
+    case = ["--model", "tiny-moe", "--cluster", "h800-16x8", "--gpus", "16", "--seq-len", "64", "--global-batch", "16"]
+    dense = ["--set", "model.top_k=0", "--set", "model.dense_layers=4", "--set", "model.dense_width=96"]
+    assert moeplan("optimize", *case, *dense).code == 0
+
+
+def test_closed_streams_lose_what_is_written_to_them(moeplan, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["moeplan", "estimate", *CASE, "-o", "plan.json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    sys.stdout.close()
+    assert ended.value.code == 0
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_a_loop_of_links_is_no_place_for_a_file(moeplan, tmp_path):
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    assert "cannot be written" in moeplan("estimate", *CASE, "-o", "loop.json").line
+    assert "is empty" in moeplan("estimate", *CASE, "-o", "").line
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("layout.attention_gpus=4", "attention 4 + ffn 1 ranks > 4 GPUs"),
+        ("layout.deduplicate=true", "deduplicate true on one node"),
+        ("layout.depth=17", "depth 17 is not searched; it may be (1, 2)"),
+        ("layout.micro_batch=1000", "micro_batch 1000 > 8 sequences of a step"),
+        ("layout.attention_nics=1", "layouts have attention_gpus"),
+    ],
+)
+def test_degrees_that_no_layout_can_have_are_bad_input(moeplan, setting, message):
+    done = moeplan("optimize", *CASE, "--family", "disaggregated", "--set", setting)
+    assert done.code == 2
+    assert message in done.line
+
+
+def test_a_missing_file_is_not_called_a_bad_one(moeplan):
+    line = moeplan("estimate", "--model", "none.toml", *CASE[2:]).line
+    assert "No such file" in line
+    assert "not valid TOML" not in line
+
+
 def test_the_models_that_ship_are_listed_with_their_counts(moeplan):
     rows = {row["model"]: row for row in rows_of(moeplan("models", "--format", "csv").out)}
     assert rows["mixtral-8x7b"]["parameters"] == "46702792704"

@@ -128,6 +128,15 @@ REFUSED = {
     "no layer": (put("graph", "pieces", 1, "layer", value=1), SpecError, "are not the chain of 4 layers"),
     "stage nowhere": (put("graph", "stages", 1, value=[9]), SpecError, "a stage lives outside of the 2 positions"),
     "stage twice at home": (put("graph", "stages", 1, value=[1, 1]), SpecError, "stage 1 lists a position twice"),
+    "short predictions": (
+        put("predictions", "static_hbm_bytes", value=[1.0]),
+        SpecError,
+        "static_hbm_bytes has 1 values for 2 positions",
+    ),
+    "negative step": (put("predictions", "step_s", value=-1.0), SpecError, "step_s -1.0 is below 0 or not finite"),
+    "version with zeros": (put("schema_version", value="1.00"), PlanVersionError, "'1.00' is not MAJOR.MINOR"),
+    "version in other digits": (put("schema_version", value="١.٠"), PlanVersionError, "is not MAJOR.MINOR"),
+    "no bandwidth": (put("case", "cluster", "node", "nic", value="0 B/s"), SpecError, "node.nic is 0"),
     "batch": (put("batch", "microbatches", value=3), SpecError, "3 micro-batches of 1 .* do not hold the 8 sequences"),
     "workload": (put("case", "workload", "global_batch", value=64), SpecError, "do not hold the 64 sequences"),
     "degrees": (put("layout", "dp", value=4), SpecError, "layout: dp 4, but the graph and batch have [12]"),
@@ -281,3 +290,44 @@ def test_plans_of_version_one_keep_loading(name):
     assert evaluate(plan, steps_of(plan)).predictions.step_s == pytest.approx(plan.predictions.step_s)
     if name == "piper":
         assert plan.layout.dp * plan.layout.ep == old["layout"]["dp"]
+
+
+OLD_EDITS = {
+    "model": (put("case", "model", "hidden", value=128), "inputs were edited after they were made"),
+    "workload": (put("case", "workload", "seq_len", value=1), "inputs were edited after they were made"),
+    "recompute": (put("recompute", "ffn", value="experts"), "inputs were edited after they were made"),
+    "two degrees": (put("layout", "tp", value=2), "inputs were edited after they were made"),
+}
+
+
+@pytest.mark.parametrize("name", OLD_EDITS)
+def test_edited_inputs_of_an_old_plan_are_refused_as_those_of_a_new_one(tmp_path, name):
+    change, message = OLD_EDITS[name]
+    raw = json.loads((FIXTURES / "1.0-piper.json").read_text())
+    change(raw)
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    with pytest.raises(SpecError, match=message):
+        read_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("tp", 2, r"tp, cp and etp 1, not \[2, 1, 1\]"),
+        ("dp", 5, "a dp that ep divides"),
+        ("dp", None, "whole numbers are due"),
+        ("ep", 0, "whole numbers are due"),
+    ],
+)
+def test_contradictions_of_an_old_piper_layout_are_not_smoothed_over(tmp_path, field, value, message):
+    raw = json.loads((FIXTURES / "1.0-piper.json").read_text())
+    raw["predictions"]["of_inputs"] = ""
+    raw["layout"][field] = value
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    with pytest.raises(SpecError, match=message):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_paths_may_be_text(plan, tmp_path):
+    write_plan(plan, str(tmp_path / "plan.json"))
+    assert read_plan(str(tmp_path / "plan.json")) == plan

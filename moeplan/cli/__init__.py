@@ -25,6 +25,7 @@ USAGE_ERRORS: Any = typer.BadParameter.__mro__[1]
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on stderr and an exit code."""
+    _reopen()
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -44,6 +45,13 @@ def main() -> NoReturn:
     except OSError as error:
         say(f"moeplan: output cannot be written: {error.strerror or error}")
         _end(3)
+
+
+def _reopen() -> None:
+    """Streams that were closed before we started take what is written to them and lose it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _end(code: int) -> NoReturn:

@@ -83,12 +83,14 @@ def check_trace(trace: Path | None, plan_file: Path) -> None:
     """SpecError before the work where the trace could not be written, or would replace the plan."""
     if trace is not None:
         check_output(str(trace))
-        if trace.resolve() == plan_file.resolve():
+        if os.path.realpath(trace) == os.path.realpath(plan_file):
             raise SpecError(f"--trace {trace}: is the plan itself")
 
 
 def check_output(output: str) -> None:
     """SpecError before the work where the plan could not be written after it."""
+    if not output:
+        raise SpecError("-o '': is empty; a file, or - for stdout")
     if output.endswith(("/", os.sep)):
         raise SpecError(f"{output}: names a folder; a file is written")
     if output != "-":

@@ -13,6 +13,7 @@ from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import ModelSpec
 
 NAME = "disaggregated"
+DEEPEST = 64
 SCHEDULES = ("af-pipe", "interleaved", "gpipe")
 
 
@@ -29,6 +30,7 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
         ),
         (layout.attention_gpus % pairs == 0, f"attention {layout.attention_gpus} ranks % pairs {pairs} is not 0"),
         (layout.ffn_gpus % pairs == 0, f"ffn {layout.ffn_gpus} ranks % pairs {pairs} is not 0"),
+        (layout.depth <= DEEPEST, f"depth {layout.depth} > {DEEPEST}: warm-ups are not that deep"),
         (layout.attention_gpus >= pairs and layout.ffn_gpus >= pairs, f"fewer ranks than pairs {pairs} on one side"),
     ]
     for right, message in rules:

@@ -11,7 +11,7 @@ from moeplan.mesh import mesh_of
 RECOMPUTE = tuple(Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts", "full"))
 """All rules, cheapest in time first per side."""
 
-MOST_ACTIONS = 1_000_000
+MOST_ACTIONS = 400_000
 """Orders longer than this are not simulated: it would take minutes each."""
 
 

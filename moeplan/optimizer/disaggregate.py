@@ -36,6 +36,8 @@ SEEDS = 12
 """Allocations whose neighbours are searched."""
 MICRO_BATCHES = (1, 2)
 """Sequences per attention rank and micro-batch that are tried."""
+DEPTHS = (1, 2)
+"""How much deeper the warm-up is made."""
 STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 """GPUs per attention group that a neighbour has more or fewer."""
 
@@ -135,7 +137,7 @@ def neighbours(case: Case, seed: Candidate, micro_batches: Sequence[int] = MICRO
         sizes_near(case, layout),
         ("none", "full"),
         ("none", "experts"),
-        (1, 2),
+        DEPTHS,
         (True, False) if layout.deduplicate else (False,),
         micro_batches,
     ):

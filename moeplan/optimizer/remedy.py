@@ -19,7 +19,6 @@ from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.ledger import Miss
 from moeplan.optimizer.room import Room
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import num_ranks
 
 GROWTH = (2, 3, 4, 8)
 """Times as many nodes that are tried."""
@@ -34,7 +33,7 @@ class Mend(NamedTuple):
 
     miss: Miss
     changes: tuple[str, ...]
-    """Such as "recompute full/none (at least 3.1 s)", "512 GPUs (pp 16 ep 8)"; empty where none that was tried will."""
+    """Such as "recompute full/none (at least 3.1 s)" or "64 nodes of 8 GPUs (pp 16)"; empty where none was found."""
 
 
 def mend(case: Case, miss: Miss, bounded: Callable[[Candidate], float], faster_than_s: float | None = None) -> Mend:
@@ -83,7 +82,7 @@ def _grown(case: Case, short: Candidate) -> Iterator[str]:
         cluster = structs.replace(case.cluster, nodes=case.cluster.nodes * times)
         for layout in grown(short.layout, times):
             if fits(structs.replace(case, cluster=cluster), short._replace(layout=layout)):
-                yield f"{num_ranks(cluster):,} GPUs ({describe(layout)})"
+                yield f"{cluster.nodes} nodes of {cluster.node.gpus} GPUs ({describe(layout)})"
 
 
 def grown(layout: Layout, times: int) -> Iterator[Layout]:

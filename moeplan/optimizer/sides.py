@@ -149,7 +149,7 @@ class Sides:
         deduplication a row crosses once per node: of n nodes, n (1 - (1 - 1 / n)^k) / k of the copies.
         """
         model, workload, gpus = self.case.model, self.case.workload, self.case.cluster.node.gpus
-        if num_ranks(self.case.cluster) // frame.dp <= gpus:
+        if num_ranks(self.case.cluster) // frame.dp <= gpus or not model.top_k:
             return 0.0
         row, k, nodes = model.hidden * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
         once = nodes * (1 - (1 - 1 / nodes) ** k) / k if deduplicate else 1.0

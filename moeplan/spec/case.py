@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeplan.spec.cluster import ClusterSpec, check_cluster
 from moeplan.spec.model import ModelSpec, check_model
-from moeplan.spec.record import Record
+from moeplan.spec.record import Record, validated
 from moeplan.spec.workload import Memory, Workload, check_memory
 
 
@@ -19,6 +19,8 @@ class Case(Record):
 
 def check_case(case: Case) -> Case:
     """`case`, or SpecError with the first two numbers in it that do not go together."""
+    for name in ("model", "workload", "memory"):
+        validated(getattr(case, name), name)
     check_model(case.model)
     check_cluster(case.cluster)
     check_memory(case.memory)

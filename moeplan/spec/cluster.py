@@ -101,7 +101,8 @@ def single_hop_nodes(cluster: ClusterSpec) -> int:
             return nodes
 
 
-MOST_GPUS = 2**20
+MOST_GPUS = 2**17
+"""More GPUs, or NICs, are taken for a slip: the largest machines have half as many."""
 
 
 def check_cluster(cluster: ClusterSpec) -> ClusterSpec:
@@ -112,11 +113,19 @@ def check_cluster(cluster: ClusterSpec) -> ClusterSpec:
         raise SpecError(f"cluster {cluster.name}: gpu.peak is empty; give at least one, such as bf16")
     speeds: dict[str, float] = {f"gpu.peak.{name}": peak for name, peak in cluster.gpu.peak_flop_per_s.items()}
     speeds |= {"gpu.hbm": cluster.gpu.hbm_bytes, "gpu.hbm_bandwidth": cluster.gpu.hbm_bytes_per_s}
+    speeds |= {"node.link": cluster.node.link_bytes_per_s, "node.nic": cluster.node.nic_bytes_per_s}
+    match cluster.network:
+        case Tree(uplink_bytes_per_s=uplink):
+            speeds["network.uplink"] = uplink
+        case Dragonfly(local_link_bytes_per_s=local, global_link_bytes_per_s=between):
+            speeds |= {"network.local_link": local, "network.global_link": between}
     for name, value in speeds.items():
         if value < 1:
             raise SpecError(f"cluster {cluster.name}: {name} is {value}; at least 1 in SI units")
     if cluster.nodes * cluster.node.gpus > MOST_GPUS:
         raise SpecError(f"cluster {cluster.name}: {cluster.nodes * cluster.node.gpus} GPUs; at most {MOST_GPUS}")
+    if cluster.nodes * cluster.node.nics > MOST_GPUS:
+        raise SpecError(f"cluster {cluster.name}: {cluster.nodes * cluster.node.nics} NICs; at most {MOST_GPUS}")
     _check_links(cluster.name, cluster.node)
     return cluster
 

@@ -10,6 +10,7 @@ from moeplan.errors import SpecError
 from moeplan.spec.record import Record
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=10**8)]
+Layers = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**8)]
 Theta = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -56,7 +57,7 @@ class ModelSpec(Record):
     """A decoder-only transformer whose layers end in routed experts or, for the first `dense_layers`, a dense FFN."""
 
     name: str
-    num_layers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+    num_layers: Layers
     hidden: Size
     vocab: Size
     attention: Attention

@@ -19,11 +19,12 @@ def override(case: Case, settings: Sequence[str]) -> Case:
     SpecError for a setting that is not path=value, an unknown path (with the fields there are), a value of the wrong
     type or unit, and numbers that no longer go together.
     """
+    settings = (settings,) if isinstance(settings, str) else settings
     plain = to_plain(case)
     for setting in settings:
         path, value = _parse(setting)
         _assign(plain, path, value)
-    return check_case(convert(plain, Case, where="--set " + " ".join(settings)))
+    return check_case(convert(plain, Case, where=("--set " + " ".join(settings)) if settings else "case"))
 
 
 def split_settings(settings: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Plain]]:

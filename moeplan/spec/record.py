@@ -58,6 +58,15 @@ def convert(raw: Plain, kind: type[T], *, where: str) -> T:
         raise SpecError(f"{where}: {error}") from None
 
 
+def validated(record: T, where: str) -> T:
+    """`record`, made in Python, under the rules of a file: types, limits, units; SpecError as `convert`."""
+    try:
+        plain = to_plain(record)
+    except (TypeError, NotImplementedError, ValueError) as error:
+        raise SpecError(f"{where}: {error}") from None
+    return convert(plain, type(record), where=where)
+
+
 def to_plain(record: object) -> Plain:
     """`record` as plain dicts, lists, numbers and text; quantities become text with their SI unit."""
     return msgspec.to_builtins(record, enc_hook=_encode_quantity, builtin_types=())
@@ -92,8 +101,9 @@ def read_json(path: Path) -> Plain:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The TOML document in `path`."""
+    content = read_bytes(path)
     try:
-        return tomllib.loads(read_bytes(path).decode())
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with too many digits
         raise SpecError(f"{path}: not valid TOML: {error}") from None
 
@@ -108,7 +118,7 @@ def check_writable(path: Path) -> None:
             raise SpecError(f"{path}: {path.parent} is not a folder that can be written to")
     except SpecError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise SpecError(f"{str(path)!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 

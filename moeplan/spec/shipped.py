@@ -27,11 +27,12 @@ def shipped(kind: Kind) -> tuple[str, ...]:
     return tuple(sorted(_files(kind)))
 
 
-def load_model(text: str) -> ModelSpec:
+def load_model(text: str | Path) -> ModelSpec:
     """The model that `text` names: a shipped one, a TOML file, or a HuggingFace config.json or its folder.
 
     A shipped name wins over a file. SpecError says what is wrong in the file, or lists the shipped names.
     """
+    text = str(text)
     if text not in _files("model") and (text.endswith(".json") or os.path.isdir(text)):
         return _known(read_config(Path(text)))
     return check_model(_load(text, "model", ModelSpec))
@@ -46,14 +47,14 @@ def _known(model: ModelSpec) -> ModelSpec:
     return model
 
 
-def load_cluster(text: str) -> ClusterSpec:
+def load_cluster(text: str | Path) -> ClusterSpec:
     """The cluster that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
-    return check_cluster(_load(text, "cluster", ClusterSpec))
+    return check_cluster(_load(str(text), "cluster", ClusterSpec))
 
 
-def load_calibration(text: str) -> Calibration:
+def load_calibration(text: str | Path) -> Calibration:
     """The calibration that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
-    return check_calibration(_load(text, "calibration", Calibration))
+    return check_calibration(_load(str(text), "calibration", Calibration))
 
 
 def _load(text: str, kind: Kind, record: type[T]) -> T:

@@ -60,7 +60,7 @@ def test_each_change_makes_it_fit_and_no_smaller_one_does(short):
 def test_more_gpus_are_told_with_the_layout_that_fits(short):
     case, miss = short
     gpus = next(change for change in mend(case, miss, bounded).changes if "GPUs" in change)
-    times = int(re.match("[0-9]+", gpus)[0]) // 8
+    times = int(re.match("([0-9]+) nodes of 8 GPUs", gpus)[1])
     cluster = structs.replace(case.cluster, nodes=times)
     larger = structs.replace(case, cluster=cluster)
     assert any(fits(larger, miss.candidate._replace(layout=layout)) for layout in grown(miss.candidate.layout, times))

@@ -253,3 +253,10 @@ def test_files_that_are_no_configuration(tmp_path: Path, text: str) -> None:
 def test_folder_without_configuration(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"config\.json: No such file"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_hidden_layers", 10_001), ("num_local_experts", 65_537)])
+def test_sizes_beyond_what_a_model_may_have_are_told_with_the_file(tmp_path: Path, key: str, value: int) -> None:
+    folder = written(tmp_path, "mixtral", **{key: value})
+    with pytest.raises(SpecError, match=r"changed\.json: .*Expected `int` <= "):
+        read_config(folder)

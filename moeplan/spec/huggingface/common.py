@@ -7,7 +7,8 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from moeplan.errors import SpecError
-from moeplan.spec.model import Attention, Count, Epsilon, GroupedQuery, ModelSpec, Size, Theta, check_model
+from moeplan.spec.model import Attention, Count, Epsilon, GroupedQuery, Layers, ModelSpec, Size, Theta, check_model
+from moeplan.spec.record import validated
 
 
 class Rope(msgspec.Struct):
@@ -22,7 +23,7 @@ class Config(msgspec.Struct, kw_only=True):
 
     vocab_size: Size
     hidden_size: Size
-    num_hidden_layers: Size
+    num_hidden_layers: Layers
     num_attention_heads: Size
     num_key_value_heads: Size
     num_experts_per_tok: Size
@@ -56,21 +57,20 @@ class Fields(TypedDict, total=False):
 def model_of(config: Config, attention: Attention, name: str, where: str, fields: Fields) -> ModelSpec:
     """The model that the shared keys of `config`, its attention and the family's own `fields` make."""
     try:
-        return check_model(
-            ModelSpec(
-                name=name,
-                num_layers=config.num_hidden_layers,
-                hidden=config.hidden_size,
-                vocab=config.vocab_size,
-                attention=attention,
-                top_k=config.num_experts_per_tok,
-                tied_embeddings=config.tie_word_embeddings,
-                rope_theta=_rope_theta(config),
-                rope_scaled=_rope_scaled(config),
-                norm_eps=config.rms_norm_eps,
-                **fields,
-            )
+        model = ModelSpec(
+            name=name,
+            num_layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            vocab=config.vocab_size,
+            attention=attention,
+            top_k=config.num_experts_per_tok,
+            tied_embeddings=config.tie_word_embeddings,
+            rope_theta=_rope_theta(config),
+            rope_scaled=_rope_scaled(config),
+            norm_eps=config.rms_norm_eps,
+            **fields,
         )
+        return check_model(validated(model, "model"))
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
