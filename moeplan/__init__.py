@@ -36,9 +36,9 @@ _HOMES = {
     "optimize": "moeplan.planner",
     "override": "moeplan.spec.override",
     "plot_split_by_length": "moeplan.plots",
-    "read_plan": "moeplan.plan",
+    "read_plan": "moeplan.plan_file",
     "split_by_length": "moeplan.sweep",
-    "write_plan": "moeplan.plan",
+    "write_plan": "moeplan.plan_file",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from moeplan.layout import Batch, Disaggregated, Layout, Recompute, StageGraph, batch
+from moeplan.batch import Batch, batch
+from moeplan.layout import Disaggregated, Layout, Recompute, StageGraph
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
 from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver, place

@@ -14,7 +14,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from moeplan.layout import StageGraph, sequences, shard_of
+from moeplan.batch import sequences
+from moeplan.layout import StageGraph, shard_of
 from moeplan.plan import Plan
 from moeplan.spec.cluster import node_of
 from moeplan.spec.model import ModelSpec

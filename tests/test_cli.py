@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from moeplan import __version__, cli
-from moeplan.plan import read_plan
+from moeplan.plan_file import read_plan
 from moeplan.simulate import read_chrome
 
 CASE = ["--model", "tiny-moe", "--cluster", "laptop", "--gpus", "4", "--seq-len", "64", "--global-batch", "8"]

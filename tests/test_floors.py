@@ -13,13 +13,13 @@ ROOT = Path(find_spec("moeplan").origin).parent.parent
 FLOORS = (
     ("errors", "units", "collector"),
     ("spec",),
-    ("layout", "mesh", "schedule", "overlap", "trace"),
-    ("program", "plan", "options"),
+    ("layout", "batch", "mesh", "schedule", "overlap", "trace"),
+    ("program", "plan", "plan_rules", "plan_file", "options"),
     ("topology", "resources", "papers"),
     ("cost",),
     ("layouts", "schedules", "overlaps", "simulate", "draft"),
     ("optimizer", "calibrate"),
-    ("planner", "estimator", "by_hand", "caveats", "report", "tables", "ranking", "sweep", "plots"),
+    ("planner", "estimator", "by_hand", "caveats", "report", "tables", "ranking", "sweep", "plots", "validate"),
     ("cli",),
     ("__main__",),
 )

@@ -13,7 +13,8 @@ from moeplan.draft import draft_with_steps
 from moeplan.errors import MoeplanError, PlanVersionError, ScheduleError, SpecError
 from moeplan.layout import Colocated, Disaggregated
 from moeplan.optimizer.evaluate import evaluate, refreshed, simulate
-from moeplan.plan import SCHEMA_VERSION, Provenance, is_stale, program_of, read_plan, steps_of, write_plan
+from moeplan.plan import SCHEMA_VERSION, Provenance, is_stale, program_of, steps_of
+from moeplan.plan_file import read_plan, write_plan
 from moeplan.schedule import to_text
 from moeplan.simulate import step_ns
 from moeplan.spec.case import Case

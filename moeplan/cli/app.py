@@ -116,7 +116,7 @@ def store_plan(plan: Plan, output: str) -> None:
     if output == "-":
         sys.stdout.write(to_json(plan).decode())
         return
-    from moeplan.plan import write_plan
+    from moeplan.plan_file import write_plan
 
     write_plan(plan, Path(output))
     say(f"wrote {output}")

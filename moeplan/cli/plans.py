@@ -23,7 +23,8 @@ def simulate(
     """
     from moeplan import report
     from moeplan.optimizer.evaluate import simulate as simulated
-    from moeplan.plan import program_of, read_plan
+    from moeplan.plan import program_of
+    from moeplan.plan_file import read_plan
     from moeplan.simulate import metrics, timeline_to_trace, write_chrome
 
     check_format(format_)
@@ -50,7 +51,7 @@ def show(plan_file: PlanFile, format_: Format = "table") -> None:
     Example: moeplan show plan.json
     """
     from moeplan import report
-    from moeplan.plan import read_plan
+    from moeplan.plan_file import read_plan
 
     check_format(format_)
     plan = read_plan(plan_file)

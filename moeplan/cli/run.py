@@ -31,7 +31,7 @@ def run(
 
     Example: moeplan run plan.json --steps 5
     """
-    from moeplan.plan import read_plan
+    from moeplan.plan_file import read_plan
 
     check_format(format_)
     if device not in ("cpu", "cuda"):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from moeplan.batch import Batch, sequences
 from moeplan.cost import Cost, compute
 from moeplan.cost import communication as network
 from moeplan.cost.patterns import blocks
 from moeplan.errors import SpecError
-from moeplan.layout import Batch, Position, StageGraph, sequences
+from moeplan.layout import Position, StageGraph
 from moeplan.plan import Duration
 from moeplan.program import Program, receives, text_of
 from moeplan.resources.memory import replica_parameters

@@ -9,16 +9,7 @@ from msgspec import structs
 
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.cost.durations import loads, per_operation
-from moeplan.plan import (
-    Duration,
-    Plan,
-    Predictions,
-    is_stale,
-    lowered,
-    schedule_digest,
-    signed,
-    steps_of,
-)
+from moeplan.plan import Duration, Plan, Predictions, is_stale, lowered, schedule_digest, signed, steps_of
 from moeplan.program import Program
 from moeplan.resources.memory import peak_activation_bytes, static_bytes, tracks
 from moeplan.resources.work import model_flop_per_token

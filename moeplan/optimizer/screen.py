@@ -36,7 +36,7 @@ class Screen:
     def step_s(self, layout: Colocated, recompute: Recompute) -> float:
         """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways.
 
-        Dense first layers are left out.
+        Dense layers are left out.
         """
         batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
@@ -55,7 +55,7 @@ class Screen:
         """MoE layers of each stage by the window that their attention sees."""
         model = self.case.model
         ends = list(accumulate(layers_of(model.num_layers, layout), initial=0))
-        return [windows(model, range(max(start, model.dense_layers), end)) for start, end in pairwise(ends)]
+        return [moe_windows(model, range(start, end)) for start, end in pairwise(ends)]
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
@@ -64,7 +64,7 @@ class Screen:
         layers = sum(layers_of(model.num_layers, layout)[:: layout.pp])
         shards = memory.optimizer_shards
         fixed = memory.weight_bytes + gradient_bytes(memory)
-        moe = max(layers - model.dense_layers, 0)
+        moe = sum(sum(stage.values()) for stage in self.stages(layout)[:: layout.pp])
         dense = (layers * count.attention_parameters(model) + moe * count.shared_parameters(model)) / layout.tp
         experts = moe * count.expert_parameters(model) * model.experts / layout.ep
         dense *= fixed + memory.optimizer_bytes / (shards or layout.dp)
@@ -90,7 +90,8 @@ class Screen:
         case = self.case
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp)
-        last = case.model.num_layers - 1
+        layers = reversed(range(case.model.num_layers))
+        last = next((layer for layer in layers if not is_dense(case.model, layer)), 0)
         pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
         return sum(piece_bytes(case, piece, recompute, load).alive for piece in pieces)
 

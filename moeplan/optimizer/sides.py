@@ -24,7 +24,7 @@ from moeplan.schedule import Shape
 from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import is_dense, window_of
+from moeplan.spec.model import is_dense, moe_layers, window_of
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -117,7 +117,8 @@ class Sides:
         routed = min(tokens * sizes.attention, case.workload.global_batch * case.workload.seq_len) / sizes.ffn
         load = Load(tokens, 0.0) if side == "attention" else Load(routed, routed * model.top_k)
         kept = []
-        for layer in {0, min(frame.pairs * -(-model.dense_layers // frame.pairs), model.num_layers - 1)}:
+        first = {is_dense(model, layer): layer for layer in reversed(range(0, model.num_layers, frame.pairs))}
+        for layer in first.values():
             ffn = "dense" if is_dense(model, layer) else "experts"
             piece = Piece(kind="attention" if side == "attention" else ffn, layer=layer, stage=0)  # type: ignore[arg-type]
             kept.append(piece_bytes(case, piece, recompute, load))
@@ -154,7 +155,7 @@ class Sides:
         row, k, nodes = model.hidden * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
         once = nodes * (1 - (1 - 1 / nodes) ** k) / k if deduplicate else 1.0
         tokens = workload.global_batch * workload.seq_len / frame.dp
-        return tokens * (model.num_layers - model.dense_layers) * k * row * 2 * once
+        return tokens * moe_layers(model) * k * row * 2 * once
 
     def table(self, frame: Frame, *, deduplicate: bool) -> OptionTable:
         """All that the allocation of `frame` may choose from.

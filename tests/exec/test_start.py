@@ -10,7 +10,7 @@ import pytest
 from cases import model, plan_of, run_all
 from msgspec.structs import replace
 
-from moeplan import plan as plans
+from moeplan import plan_file
 from moeplan.errors import ExecutionError, SpecError
 from moeplan.layout import Colocated, Disaggregated, Recompute
 from moeplan.spec.model import Latent
@@ -24,7 +24,7 @@ RANK_SCRIPT = """
 import sys
 from pathlib import Path
 from moeplan.errors import MoeplanError
-from moeplan.plan import read_plan
+from moeplan.plan_file import read_plan
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.run import Options, leave, run_rank
 from moeplan_exec.start import from_environment
@@ -47,7 +47,7 @@ sys.stdout.write(" ".join(repr(step.loss) for step in result.steps))
 
 def start_ranks(folder, failing=""):
     """Output and exit code of two ranks that were started as torchrun starts them."""
-    plans.write_plan(small(), folder / "plan.json")
+    plan_file.write_plan(small(), folder / "plan.json")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -14,7 +14,8 @@ from moeplan.layout import Colocated, Disaggregated, Piper, experts_of, pieces_o
 from moeplan.layouts import colocated, disaggregated, family_of, piper, stages
 from moeplan.mesh import mesh_of
 from moeplan.optimizer.evaluate import footprint
-from moeplan.plan import check, steps_of
+from moeplan.plan import steps_of
+from moeplan.plan_rules import check
 from moeplan.resources.memory import replica_parameters
 from moeplan.resources.parameters import router_parameters, total_parameters
 from moeplan.resources.traffic import ROUTE_BYTES, TOKEN_BYTES, edge_bytes

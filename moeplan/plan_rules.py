@@ -1,0 +1,114 @@
+"""What must hold between the parts of a plan, whoever wrote or edited it."""
+
+from __future__ import annotations
+
+from moeplan import layout as layouts
+from moeplan.batch import batch
+from moeplan.errors import SpecError
+from moeplan.layout import Disaggregated, Piper
+from moeplan.mesh import mesh_of
+from moeplan.plan import Plan, inputs_digest, place, program_of, world_size
+from moeplan.spec.case import check_case
+from moeplan.spec.cluster import num_ranks
+
+
+def check(plan: Plan) -> None:
+    """SpecError or ScheduleError unless the parts of `plan` belong together."""
+    check_case(plan.case)
+    layouts.check_positive(plan.layout)
+    _check_stages(plan)
+    layouts.check(plan.case.model, plan.graph)
+    _check_graph(plan)
+    _check_batch(plan)
+    _check_layout(plan)
+    if world_size(plan) > num_ranks(plan.case.cluster):
+        raise SpecError(f"plan: {world_size(plan)} ranks, its cluster has {num_ranks(plan.case.cluster)}")
+    if plan.placement != place(plan.case.cluster, world_size(plan)):
+        raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
+    _check_predictions(plan)
+    program_of(plan)
+    if plan.predictions.of_inputs not in ("", inputs_digest(plan)):
+        raise SpecError("predictions: inputs were edited after they were made; run moeplan optimize again")
+
+
+def _check_predictions(plan: Plan) -> None:
+    told, positions = plan.predictions, len(plan.graph.positions)
+    for name in ("peak_hbm_bytes", "static_hbm_bytes"):
+        values = getattr(told, name)
+        if len(values) not in (0, positions) or min(values, default=0.0) < 0:
+            raise SpecError(f"predictions: {name} has {len(values)} values for {positions} positions, or one below 0")
+    for name in ("step_s", "tokens_per_s", "mfu", "exposed_communication_s", "bubble"):
+        if not 0 <= getattr(told, name) < float("inf"):
+            raise SpecError(f"predictions: {name} {getattr(told, name)} is below 0 or not finite")
+
+
+def _check_batch(plan: Plan) -> None:
+    dealt, first = plan.batch, plan.graph.positions[0].ranks
+    shards = len(first) * len(first[0]) // plan.graph.tp
+    expected = batch(plan.case.workload.global_batch, dealt.micro_batch, shards) if dealt.micro_batch > 0 else None
+    if dealt != expected:
+        raise SpecError(
+            f"batch: {dealt.microbatches} micro-batches of {dealt.micro_batch} on {dealt.shards} shards do not hold the"
+            f" {plan.case.workload.global_batch} sequences of the workload on {shards} shards"
+        )
+
+
+def _check_stages(plan: Plan) -> None:
+    graph = plan.graph
+    if any(not 0 <= p < len(graph.positions) for homes in graph.stages for p in homes) or not all(graph.stages):
+        raise SpecError(f"graph: a stage lives outside of the {len(graph.positions)} positions")
+    for stage, homes in enumerate(graph.stages):
+        if len(set(homes)) != len(homes):
+            raise SpecError(f"graph: stage {stage} lists a position twice: {list(homes)}")
+    for piece in graph.pieces:
+        if not 0 <= piece.stage < len(graph.stages):
+            raise SpecError(f"graph: stage {piece.stage} of {piece.kind} {piece.layer} is outside of the stages")
+
+
+def _check_graph(plan: Plan) -> None:
+    graph, model = plan.graph, plan.case.model
+    if min(graph.tp, graph.ep, graph.etp) < 1:
+        raise SpecError(f"graph: tp {graph.tp}, ep {graph.ep}, etp {graph.etp} must be at least 1")
+    for position in graph.positions:
+        if len({len(group) for group in position.ranks}) != 1 or not position.ranks[0]:
+            raise SpecError(f"graph: position {position.name} has copies of unequal size")
+        if any(list(group) != sorted(group) for group in position.ranks):
+            raise SpecError(f"graph: position {position.name} lists ranks out of ascending order")
+    for piece in graph.pieces:
+        held, kind = graph.ep * graph.etp if piece.kind == "experts" else graph.tp, piece.kind
+        for position in (graph.positions[p] for p in graph.stages[piece.stage]):
+            if len(position.ranks[0]) % held:
+                raise SpecError(f"graph: {len(position.ranks[0])} ranks of {position.name} hold {kind} in {held} parts")
+    if model.dense_layers < model.num_layers and model.experts % graph.ep:
+        raise SpecError(f"graph: {model.experts} experts % ep {graph.ep} is not 0")
+    sharded = any(replica.sharded for replica in graph.replicas)
+    if graph.replicas != layouts.replicas(graph, sharded=sharded, tied=model.tied_embeddings):
+        raise SpecError("graph: replicas are not the ranks that hold the same parameters")
+
+
+def _check_layout(plan: Plan) -> None:
+    """SpecError unless the degrees that `layout` names are those of the graph."""
+    graph, positions = plan.graph, len(plan.graph.positions)
+    if isinstance(plan.layout, Disaggregated):
+        sides = [
+            sum(len(p.ranks[0]) for p in graph.positions if p.spread == spread) for spread in ("sequence", "token")
+        ]
+        degrees = {"attention_gpus": sides[0], "ffn_gpus": sides[1], "dp": len(graph.positions[0].ranks)}
+        degrees["pairs"] = positions // 2
+        rows = {
+            edge.algorithm for edge, piece in zip(graph.edges, graph.pieces[1:], strict=True) if piece.kind == "experts"
+        }
+        degrees["deduplicate"] = rows == {"deduplicated"} if rows else plan.layout.deduplicate
+    else:
+        mesh = mesh_of(plan.layout)
+        degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
+        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(mesh.cp, 1)}
+        if isinstance(plan.layout, Piper):
+            degrees = {name: degrees[name] for name in ("pp", "vpp", "ep")} | {"dp": degrees["dp"] // max(graph.ep, 1)}
+        cut = [sum(p.kind == "attention" and p.stage == s for p in graph.pieces) for s in range(len(graph.stages))]
+        if mesh.split and list(mesh.split) != cut:
+            raise SpecError(f"layout: split {list(mesh.split)}, but the graph has stages of {cut} layers")
+    degrees["micro_batch"] = plan.batch.micro_batch
+    for name, value in degrees.items():
+        if getattr(plan.layout, name) != value:
+            raise SpecError(f"layout: {name} {getattr(plan.layout, name)}, but the graph and batch have {value}")
