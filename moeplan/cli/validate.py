@@ -1,0 +1,47 @@
+"""`moeplan validate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeplan.cli.app import Format, app, check_format, machine_readable
+
+
+@app.command()
+def validate(
+    runs: Annotated[Path | None, typer.Option("--runs", help="CSV of training runs")] = None,
+    collectives: Annotated[Path | None, typer.Option("--collectives", help="CSV of collectives")] = None,
+    gemm: Annotated[Path | None, typer.Option("--gemm", help="CSV of matrix products")] = None,
+    layers: Annotated[Path | None, typer.Option("--layers", help="CSV of single layers")] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option("--names", help="CSV that says what models and machines are: kind,name,target,overrides"),
+    ] = None,
+    format_: Format = "table",
+) -> None:
+    """Compare predictions with published measurements, or with your own in the same columns.
+
+    Without a file all tables that ship are compared, otherwise only the files given.
+
+    Example: moeplan validate --runs mine.csv --names mine-names.csv
+    """
+    from moeplan import report
+    from moeplan.validate import Tables, scores
+    from moeplan.validate import validate as compared
+
+    check_format(format_)
+    given = Tables(runs, collectives, gemm, layers)
+    found = compared(given if any(given) else None, names)
+    if format_ != "table":
+        print(machine_readable(format_, found.to_rows(), found.to_dict()))
+        return
+    report.print_table(scores.score_rows(found), sys.stdout, title="|predicted / measured - 1| and its mean with sign")
+    report.print_table(
+        scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
+    )
+    report.print_table(scores.skipped_rows(found), sys.stdout)
+    print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

@@ -1,0 +1,106 @@
+"""Predictions beside published measurements: how far moeplan is from what others ran.
+
+Nothing is fitted here. Step times are the longest path through the schedule: where no links are shared between pipeline
+positions, that is the simulated step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+
+from moeplan.errors import SpecError
+from moeplan.resources.parameters import total_parameters
+from moeplan.spec.record import Record
+from moeplan.spec.shipped import load_model, shipped
+from moeplan.validate.collectives import predict_collective
+from moeplan.validate.flop import read_conventions
+from moeplan.validate.kernels import held_out, predict_gemm
+from moeplan.validate.names import PUBLISHED, Names
+from moeplan.validate.outcome import Outcome, Result, Skip, Skipped
+from moeplan.validate.runs import Runs
+from moeplan.validate.scores import Validation, sorted_out
+from moeplan.validate.tables import Collective, Gemm, Layer, Run, Text, read_table
+
+R = TypeVar("R", Collective, Gemm, Layer, Run)
+
+
+class Tables(NamedTuple):
+    """Files with measurements; None is no such table."""
+
+    runs: Path | None = None
+    collectives: Path | None = None
+    gemm: Path | None = None
+    layers: Path | None = None
+
+
+class Counted(Record):
+    """The published parameters of a model."""
+
+    id: Text
+    model: Text
+    parameters: Annotated[int, msgspec.Meta(ge=1)]
+    source: str = ""
+
+
+def published() -> Tables:
+    """The tables that ship."""
+    return Tables(*(PUBLISHED / f"{name}.csv" for name in Tables._fields))
+
+
+def validate(tables: Tables | None = None, names: Path | None = None) -> Validation:
+    """Every row of `tables` (those that ship by default) predicted and compared.
+
+    `names` says what models and machines are called, beside the names that ship. Parameter counts of shipped models
+    are compared with the tables that ship only. SpecError with the file and the row for a table that cannot be read,
+    or a name that nobody explains.
+    """
+    given = published() if tables is None else tables
+    known = Names([PUBLISHED / "names.csv", *([names] if names else [])])
+    runs = Runs(known, read_conventions(PUBLISHED / "conventions.csv"))
+    products = read_table(given.gemm, Gemm) if given.gemm else []
+    ours = [row for row in products if held_out(row)]
+    results = [
+        *_each(given.runs, Run, runs.compare),
+        *_results(given.gemm, ours, lambda row: [_attempt(row.id, "gemm", lambda: predict_gemm(row, known))]),
+        *_each(
+            given.collectives,
+            Collective,
+            lambda row: [_attempt(row.id, "collectives", lambda: predict_collective(row, known))],
+        ),
+        *_each(given.layers, Layer, lambda row: [Skipped(row.id, "layers", "single layers are not compared yet")]),
+        *(_parameters(PUBLISHED / "parameters.csv") if tables is None else ()),
+    ]
+    return sorted_out(results, len(products) - len(ours))
+
+
+def _each(path: Path | None, kind: type[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:
+    return _results(path, read_table(path, kind) if path else [], compare)
+
+
+def _results(path: Path | None, rows: list[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:
+    """What `compare` makes of each row; an error names the file and the row."""
+    for row in rows:
+        try:
+            yield from compare(row)
+        except SpecError as error:
+            raise SpecError(f"{path} ({row.id}): {error}") from None
+
+
+def _attempt(number: str, measure: str, predict: Callable[[], Outcome]) -> Result:
+    try:
+        return predict()
+    except Skip as skip:
+        return Skipped(number, measure, str(skip))
+
+
+def _parameters(path: Path) -> Iterator[Outcome]:
+    """Parameters derived from each model's shape, beside the published total."""
+    for row in read_table(path, Counted):
+        model = load_model(row.model if row.model in shipped("model") else str(path.parent / row.model))
+        kind = "moe" if model.dense_layers < model.num_layers else "dense"
+        total = float(total_parameters(model))
+        yield Outcome(row.id, "parameters", total, float(row.parameters), model.name, kind=kind)

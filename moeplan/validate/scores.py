@@ -1,0 +1,169 @@
+"""How far predictions are from measurements, over all rows and by what they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from moeplan.tables import Rows
+from moeplan.validate.outcome import MEASURES, Outcome, Result, Skipped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORST = 5
+"""Rows of each measure that are named."""
+
+GROUPS: dict[str, Callable[[Outcome], str]] = {
+    "by_source": lambda outcome: outcome.source,
+    "by_model": lambda outcome: outcome.model,
+    "by_accelerator": lambda outcome: outcome.accelerator,
+    "by_kind": lambda outcome: outcome.kind,
+}
+
+
+class Score(NamedTuple):
+    """Errors of several rows as fractions (0.1 is 10 %); None where there are no rows."""
+
+    rows: int
+    median_ape: float | None
+    """Median of |predicted / measured - 1|."""
+    p90_ape: float | None
+    """Its 90th percentile, linear between rows."""
+    bias: float | None
+    """Mean of predicted / measured - 1: below 0 predictions are optimistic."""
+
+
+def score(outcomes: Iterable[Outcome]) -> Score:
+    """The errors of `outcomes`, which should be of one measure."""
+    errors = np.array([outcome.error for outcome in outcomes])
+    if not errors.size:
+        return Score(0, None, None, None)
+    absolute = np.abs(errors)
+    return Score(errors.size, float(np.median(absolute)), float(np.percentile(absolute, 90)), float(errors.mean()))
+
+
+class Validation(NamedTuple):
+    """All rows compared."""
+
+    outcomes: tuple[Outcome, ...]
+    skipped: tuple[Skipped, ...]
+    left_for_fits: int
+    """Rows of matrix products that are not compared, so that calibrations may be made from them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts."""
+        return {
+            "overall": {measure: score(of(self.outcomes, measure))._asdict() for measure in MEASURES},
+            **{name: _by(self.outcomes, key) for name, key in GROUPS.items()},
+            "worst": [outcome_row(outcome) for measure in MEASURES for outcome in worst(self.outcomes, measure)],
+            "skipped": reasons(self.skipped),
+            "left_for_fits": self.left_for_fits,
+        }
+
+    def to_rows(self) -> Rows:
+        """One row per prediction: id, what, predicted, measured, error."""
+        return [outcome_row(outcome) for outcome in self.outcomes]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """As `to_rows`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows())
+
+
+def sorted_out(results: Iterable[Result], left_for_fits: int) -> Validation:
+    """`results` as predictions and rows without one."""
+    every = tuple(results)
+    outcomes = tuple(result for result in every if isinstance(result, Outcome))
+    return Validation(outcomes, tuple(result for result in every if isinstance(result, Skipped)), left_for_fits)
+
+
+def of(outcomes: Sequence[Outcome], measure: str) -> list[Outcome]:
+    """Those of `outcomes` that are of `measure`."""
+    return [outcome for outcome in outcomes if outcome.measure == measure]
+
+
+def worst(outcomes: Sequence[Outcome], measure: str) -> list[Outcome]:
+    """The rows of `measure` with the largest errors, largest first."""
+    return sorted(of(outcomes, measure), key=lambda outcome: (-abs(outcome.error), outcome.id))[:WORST]
+
+
+def reasons(skipped: Iterable[Skipped]) -> dict[str, int]:
+    """How many rows have no prediction for the same reason, most first."""
+    return dict(Counter(f"{row.measure}: {row.reason}" for row in skipped).most_common())
+
+
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    """One prediction in SI units: seconds, bytes, FLOP per token or parameters; the error is a fraction."""
+    return {
+        "id": outcome.id,
+        "measure": outcome.measure,
+        "model": outcome.model,
+        "accelerator": outcome.accelerator,
+        "kind": outcome.kind,
+        "predicted": outcome.predicted,
+        "measured": outcome.measured,
+        "error": outcome.error,
+        "note": outcome.note,
+    }
+
+
+def _by(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
+    """Scores by what `key` gives and by measure; outcomes to which it gives nothing are left out."""
+    names = sorted({key(outcome) for outcome in outcomes} - {""})
+    return {name: _scores([outcome for outcome in outcomes if key(outcome) == name]) for name in names}
+
+
+def _scores(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    there = [(measure, of(outcomes, measure)) for measure in MEASURES]
+    return {measure: score(rows)._asdict() for measure, rows in there if rows}
+
+
+def score_rows(validation: Validation) -> Rows:
+    """Scores in percent for readers: all rows, then by source, accelerator, and dense or moe; `by_model` is in JSON."""
+    rows: Rows = []
+    for measure in MEASURES:
+        mine = of(validation.outcomes, measure)
+        if mine:
+            rows.append(_score_row(measure, "all", score(mine)))
+        for name in ("by_kind", "by_accelerator", "by_source"):
+            groups = _by(mine, GROUPS[name])
+            rows += [
+                _score_row("", group, Score(**scores[measure])) for group, scores in groups.items() if len(groups) > 1
+            ]
+    return rows
+
+
+def _score_row(measure: str, group: str, told: Score) -> dict[str, Any]:
+    percent = [100 * (value or 0.0) for value in told[1:]]
+    return {"measure": measure.replace("_", " "), "of": group, "rows": told.rows} | dict(
+        zip(("median_%", "p90_%", "bias_%"), percent, strict=True)
+    )
+
+
+def worst_rows(validation: Validation) -> Rows:
+    """The worst rows of each measure for readers."""
+    return [
+        {
+            "measure": row.measure.replace("_", " "),
+            "id": row.id,
+            "model": row.model,
+            "accelerator": row.accelerator,
+            "predicted": row.predicted,
+            "measured": row.measured,
+            "error_%": 100 * row.error,
+            "note": row.note,
+        }
+        for measure in MEASURES
+        for row in worst(validation.outcomes, measure)
+        if row.error
+    ]
+
+
+def skipped_rows(validation: Validation) -> Rows:
+    """Reasons with their counts for readers."""
+    return [{"rows": count, "without_a_prediction": reason} for reason, count in reasons(validation.skipped).items()]

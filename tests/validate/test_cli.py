@@ -1,0 +1,109 @@
+"""`moeplan validate`: tables in, scores out; what cannot be read is one line and exit code 2."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from moeplan import cli
+
+RUN = {
+    "id": "OWN-1",
+    "model": "mixtral-8x7b",
+    "hardware": "dgx-h100",
+    "gpus": 8,
+    "ep": 8,
+    "global_batch": 16,
+    "seq_len": 4096,
+    "dtype": "BF16",
+    "measured_step_s": 2.0,
+    "measured_peak_mem_gb": 100.0,
+}
+
+
+@pytest.fixture
+def moeplan(monkeypatch, capsys):
+    """moeplan(*arguments): exit code, stdout and stderr of `moeplan validate`."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["moeplan", "validate", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return caught.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def own_names(tmp_path):
+    path = tmp_path / "names.csv"
+    path.write_text('kind,name,target,overrides\nmodel,"Grok-1 proxy 4 layers",grok-1,"num_layers=4"\n')
+    return path
+
+
+def test_json_has_scores_as_fractions_and_what_was_left_out(moeplan, table):
+    code, out, err = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dtype": "FP8"}), "--format", "json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert {"overall", "by_source", "by_model", "by_accelerator", "by_kind", "skipped", "worst"} <= set(told)
+    for measure in ("step_time", "peak_memory"):
+        assert set(told["overall"][measure]) == {"rows", "median_ape", "p90_ape", "bias"}
+        assert told["overall"][measure]["rows"] == 1
+    assert told["overall"]["step_time"] == told["by_model"]["mixtral-8x7b"]["step_time"]
+    assert told["overall"]["gemm"]["rows"] == 0
+    assert told["skipped"] == {f"{what}: FP8 and FP4 are not planned": 1 for what in ("step_time", "peak_memory")}
+
+
+def test_csv_has_a_row_per_prediction_that_the_scores_follow_from(moeplan, table):
+    path = table("runs", RUN)
+    rows = list(csv.DictReader(io.StringIO(moeplan("--runs", path, "--format", "csv")[1])))
+    told = json.loads(moeplan("--runs", path, "--format", "json")[1])["overall"]
+    assert [(row["id"], row["measure"]) for row in rows] == [("OWN-1", "step_time"), ("OWN-1", "peak_memory")]
+    for row in rows:
+        assert float(row["error"]) == pytest.approx(float(row["predicted"]) / float(row["measured"]) - 1)
+        assert float(row["error"]) == pytest.approx(told[row["measure"]]["bias"])
+
+
+def test_ones_own_names(moeplan, table, own_names):
+    path = table("runs", RUN | {"model": "Grok-1 proxy 4 layers"})
+    code, out, _ = moeplan("--runs", path, "--names", own_names, "--format", "json")
+    assert code == 0
+    assert list(json.loads(out)["by_model"]) == ["grok-1"]
+
+
+def test_the_table_names_worst_rows_and_reasons(moeplan, table):
+    code, out, _ = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "cp": 2}))
+    assert code == 0
+    assert "OWN-1" in out
+    assert "step_time: context parallelism is not planned" in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "Grok-1 proxy 4 layers"}, "(OWN-1): model 'Grok-1 proxy 4 layers'"),
+        ({"hardware": "H9000"}, "(OWN-1): hardware 'H9000': 'H9000' is neither a shipped cluster nor a file"),
+        ({"gpus": "eight"}, "line 2 (OWN-1): Expected `int`, got `str` - at `$.gpus`, not 'eight'"),
+    ],
+)
+def test_a_bad_row_is_one_line(moeplan, table, changes, message):
+    code, out, err = moeplan("--runs", table("runs", RUN | changes))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_missing_column_is_one_line_with_the_columns(moeplan, table):
+    path = table("runs", RUN)
+    path.write_text(path.read_text().replace(",gpus,", ",cards,", 1))
+    code, _, err = moeplan("--runs", path)
+    assert code == 2
+    assert "no column 'gpus'; the columns are id, source, model, hardware, gpus, tp" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_wrong_format_is_said_before_any_work(moeplan):
+    assert moeplan("--format", "xml")[0] == 2

@@ -1,0 +1,116 @@
+"""All published tables at once: what holds however far predictions are from measurements."""
+
+import pytest
+
+from moeplan.resources.parameters import total_parameters
+from moeplan.spec.shipped import load_model
+from moeplan.validate import Tables, published, validate
+from moeplan.validate.kernels import held_out
+from moeplan.validate.names import PUBLISHED
+from moeplan.validate.tables import Gemm, Layer, read_table
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return validate()
+
+
+def test_every_measurement_is_compared_or_has_a_reason(everything, published_runs):
+    told = {(row.id, row.measure) for row in (*everything.outcomes, *everything.skipped)}
+    assert len(told) == len(everything.outcomes) + len(everything.skipped)
+    for run in published_runs.values():
+        printed = (
+            run.measured_step_s,
+            run.measured_tokens_per_s_per_gpu,
+            run.measured_tflops_per_gpu,
+            run.measured_mfu,
+        )
+        assert ((run.id, "step_time") in told) == any(printed)
+        assert ((run.id, "peak_memory") in told) == (run.measured_peak_mem_gb is not None)
+        assert ((run.id, "flop") in told) == all(printed[1:3])
+    products = read_table(PUBLISHED / "gemm.csv", Gemm)
+    assert all(((row.id, "gemm") in told) == held_out(row) for row in products)
+    assert everything.left_for_fits == sum(not held_out(row) for row in products)
+    assert all((row.id, "layers") in told for row in read_table(PUBLISHED / "layers.csv", Layer))
+
+
+def test_parameter_counts_are_exact(everything):
+    counted = [row for row in everything.outcomes if row.measure == "parameters"]
+    assert len(counted) == 16
+    assert all(row.predicted == row.measured for row in counted)
+
+
+def test_flop_are_those_of_the_source_but_for_gpt_oss(everything):
+    """Formulas for GPT-OSS changed from release to release; printed rates have three or four digits."""
+    told = everything.to_dict()
+    assert told["overall"]["flop"]["median_ape"] < 0.003
+    others = [row for row in everything.outcomes if row.measure == "flop" and "gpt-oss" not in row.model]
+    assert len(others) > 200
+    assert all(abs(row.error) < 0.02 for row in others)
+    assert sorted(abs(row.error) for row in others)[int(0.9 * len(others))] < 0.01
+
+
+def test_every_prediction_is_positive_and_says_of_what(everything):
+    for row in everything.outcomes:
+        assert 0 < row.predicted < float("inf"), row
+        assert row.model or row.accelerator
+        assert (row.kind in ("dense", "moe")) == bool(row.model)
+
+
+def test_the_last_rank_is_the_fullest_of_no_more_than_it(everything, runs, published_runs):
+    """Megatron-LM's own tests print the last rank's memory."""
+    for row in everything.outcomes:
+        if row.measure == "peak_memory":
+            peaks = runs.step(published_runs[row.id]).peak_bytes
+            assert row.predicted == (peaks[-1] if row.source == "CIG" else max(peaks))
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+    ],
+)
+def test_models_beside_the_tables_have_their_published_size(name, total):
+    model = load_model(str(PUBLISHED / "models" / f"{name}.toml"))
+    assert total_parameters(model) == total
+    assert model.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [("gpt-3-175b", 175e9), ("grok-1", 314e9), ("kimi-k2", 1.04e12), ("GPT-530B", 530e9), ("Nemotron-4-340B", 340e9)],
+)
+def test_models_described_by_overrides_have_about_the_size_they_are_called_after(names, name, total):
+    assert total_parameters(names.model(name)) == pytest.approx(total, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("MPT-7B (d4096 L32 h32)", 6_658_859_008),
+        ("MPT-13B (d5120 L40 h40)", 12_853_954_560),
+        ("MPT-30B (d7168 L48 h56)", 29_975_214_080),
+        ("MPT-70B (d8192 L80 h64)", 64_862_437_376),
+    ],
+)
+def test_mosaics_models_lack_only_learned_positions_and_biases_of_norms(names, name, total):
+    """Totals are printed beside the runs; 2,048 positions and 2 L + 1 biases of norms have no field here."""
+    model = names.model(name)
+    assert total_parameters(model) + (2048 + 2 * model.num_layers + 1) * model.hidden == total
+
+
+def test_the_tables_that_ship_are_files():
+    assert all(path.is_file() for path in published())
+
+
+def test_only_the_tables_given_are_read(table):
+    row = {"id": "A-5", "hardware": "dgx-h100", "kind": "gemm", "dtype": "bf16", "m": 512, "n": 512, "k": 512}
+    found = validate(Tables(gemm=table("gemm", row | {"latency_us": 3.0}, row | {"id": "A-6", "latency_us": 3.0})))
+    assert [outcome.id for outcome in found.outcomes] == ["A-5"]
+    assert (found.skipped, found.left_for_fits) == ((), 1)
