@@ -10,6 +10,7 @@ from moeplan.mesh import mesh_of
 from moeplan.plan import Plan, inputs_digest, place, program_of, world_size
 from moeplan.spec.case import check_case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import moe_layers
 
 
 def check(plan: Plan) -> None:
@@ -79,7 +80,7 @@ def _check_graph(plan: Plan) -> None:
         for position in (graph.positions[p] for p in graph.stages[piece.stage]):
             if len(position.ranks[0]) % held:
                 raise SpecError(f"graph: {len(position.ranks[0])} ranks of {position.name} hold {kind} in {held} parts")
-    if model.dense_layers < model.num_layers and model.experts % graph.ep:
+    if moe_layers(model) and model.experts % graph.ep:
         raise SpecError(f"graph: {model.experts} experts % ep {graph.ep} is not 0")
     sharded = any(replica.sharded for replica in graph.replicas)
     if graph.replicas != layouts.replicas(graph, sharded=sharded, tied=model.tied_embeddings):

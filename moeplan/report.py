@@ -16,12 +16,12 @@ from moeplan.ranking import PRUNED_TITLE, Ranking, layout_lines, prediction_row,
 from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
+from moeplan.spec.model import ModelSpec, moe_layers
 from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
 
 if TYPE_CHECKING:
     from moeplan.simulate import Metrics
-    from moeplan.spec.model import ModelSpec
 
 GIB = 1024**3
 FILE_WIDTH = 240
@@ -67,7 +67,7 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
         "active": active_parameters(model),
         "mtp": mtp_parameters(model, own_copies=False),
         "layers": model.num_layers,
-        "dense_layers": model.dense_layers,
+        "dense_layers": model.num_layers - moe_layers(model),
         "hidden": model.hidden,
         "attention": model.attention.__struct_config__.tag,
         "experts": model.experts,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moeplan.layout import Piece, Replica, StageGraph, experts_of, rides
-from moeplan.spec.model import ModelSpec, grouped, is_dense
+from moeplan.spec.model import ModelSpec, grouped, is_dense, shared_width
 from moeplan_exec.data import generator
 
 Shape = tuple[int, ...]
@@ -34,7 +34,7 @@ def attention_shapes(model: ModelSpec, layer: int) -> Shapes:
 def router_shapes(model: ModelSpec, layer: int) -> Shapes:
     """Router and shared experts of one MoE layer."""
     shapes: Shapes = {f"layers.{layer}.router": (model.experts, model.hidden)}
-    width = model.shared_experts * model.expert_width
+    width = shared_width(model)
     return shapes | (swiglu_shapes(f"layers.{layer}.shared", model.hidden, width) if width else {})
 
 

@@ -19,6 +19,19 @@ ALGORITHMS = {
 }
 """By kind of edge."""
 
+RUNS = {
+    "gated": True,
+    "ffn_bias": False,
+    "scoring": "softmax",
+    "shared_gate": False,
+    "expert_groups": 1,
+    "routed_scale": 1.0,
+    "head_bias": False,
+    "norm": "rms",
+    "rope_scaled": False,
+}
+"""What the executor's transformer computes, by field of the model."""
+
 
 def refuse(plan: Plan) -> None:
     """SpecError with the first thing in `plan` that cannot be run, and what can."""
@@ -57,8 +70,7 @@ def _model(model: ModelSpec, seq_len: int) -> Iterator[str]:
         yield "attention of kind 'mla' cannot be run, 'gqa' can"
     else:
         yield from _grouped(model, model.attention, seq_len)
-    runs = {"gated": True, "ffn_bias": False, "scoring": "softmax", "expert_groups": 1, "routed_scale": 1.0}
-    for name, right in {**runs, "rope_scaled": False}.items():
+    for name, right in RUNS.items():
         found = getattr(model, name)
         if found != right:
             yield f"model.{name} {_text(found)} cannot be run, {_text(right)} can"
@@ -68,6 +80,8 @@ def _grouped(model: ModelSpec, shape: GroupedQuery, seq_len: int) -> Iterator[st
     for name in ("bias", "sinks"):
         if getattr(shape, name):
             yield f"attention.{name} true cannot be run, false can"
+    if shape.qk_norm and shape.qk_norm_weights != "head":
+        yield f"attention.qk_norm_weights {shape.qk_norm_weights!r} cannot be run, 'head' can"
     seen = min((w for w in windows(model, range(model.num_layers)) if w), default=seq_len)
     if seen < seq_len:
         yield f"attention.window {seen} cannot be run on sequences of {seq_len} tokens; 0, or {seq_len} and more, can"

@@ -6,6 +6,7 @@ only after one micro-batch has passed all the others, which it must pass again o
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -19,7 +20,7 @@ from moeplan.resources.memory import piece_bytes
 from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
-from moeplan.spec.model import windows
+from moeplan.spec.model import is_dense, moe_windows, windows
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -34,18 +35,20 @@ class Screen:
         self.head = cache(self._head)
 
     def step_s(self, layout: Colocated, recompute: Recompute) -> float:
-        """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways.
-
-        Dense layers are left out.
-        """
+        """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways."""
         batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         b = min(layout.micro_batch, -(-batch // layout.dp))
         exchanges_s = self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
-        stage_s = [
+        moe_s = [
             sum(n * (self.layer(b, layout.tp, layout.ep, recompute, w) + exchanges_s) for w, n in stage.items())
             for stage in self.stages(layout)
         ]
+        dense_s = [
+            sum(n * self.layer(b, layout.tp, 1, recompute, w, moe=False) for w, n in stage.items())
+            for stage in self.dense(layout)
+        ]
+        stage_s = [sum(both) for both in zip(moe_s, dense_s, strict=True)]
         full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
         last = full * self.head(b, layout.tp)
         ends = {0: 0.0, layout.pp - 1: last}
@@ -53,9 +56,16 @@ class Screen:
 
     def stages(self, layout: Colocated) -> list[dict[int, int]]:
         """MoE layers of each stage by the window that their attention sees."""
+        return [moe_windows(self.case.model, layers) for layers in self._layers(layout)]
+
+    def dense(self, layout: Colocated) -> list[Counter[int]]:
+        """Dense layers of each stage by the window that their attention sees."""
         model = self.case.model
-        ends = list(accumulate(layers_of(model.num_layers, layout), initial=0))
-        return [moe_windows(model, range(start, end)) for start, end in pairwise(ends)]
+        return [Counter(windows(model, mine)) - Counter(moe_windows(model, mine)) for mine in self._layers(layout)]
+
+    def _layers(self, layout: Colocated) -> list[range]:
+        ends = accumulate(layers_of(self.case.model.num_layers, layout), initial=0)
+        return [range(start, end) for start, end in pairwise(ends)]
 
     def static_bytes(self, layout: Colocated) -> float:
         """The first position holds no less: its layers' dense parameters over tp, its experts over ep."""
@@ -65,7 +75,8 @@ class Screen:
         shards = memory.optimizer_shards
         fixed = memory.weight_bytes + gradient_bytes(memory)
         moe = sum(sum(stage.values()) for stage in self.stages(layout)[:: layout.pp])
-        dense = (layers * count.attention_parameters(model) + moe * count.shared_parameters(model)) / layout.tp
+        ffn = moe * count.shared_parameters(model) + (layers - moe) * count.dense_parameters(model)
+        dense = (layers * count.attention_parameters(model) + ffn) / layout.tp
         experts = moe * count.expert_parameters(model) * model.experts / layout.ep
         dense *= fixed + memory.optimizer_bytes / (shards or layout.dp)
         experts *= fixed + memory.optimizer_bytes / (shards or per_stage // layout.ep)
@@ -95,19 +106,20 @@ class Screen:
         pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
         return sum(piece_bytes(case, piece, recompute, load).alive for piece in pieces)
 
-    def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute, window: int) -> float:
-        """Compute seconds of one MoE layer and micro-batch, recomputation included."""
+    def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute, window: int, *, moe: bool = True) -> float:
+        """Compute seconds of one layer, MoE or dense, and micro-batch, recomputation included."""
         case = self.case
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp, 1, case.model.experts / ep)
         total = 0.0
-        for kind, again in (("attention", recompute.attention != "none"), ("experts", recompute.ffn != "none")):
+        ffn = "experts" if moe else "dense"
+        for kind, again in (("attention", recompute.attention != "none"), (ffn, recompute.ffn != "none")):
             seq_len, dtype = case.workload.seq_len, case.workload.dtype
-            work = forward(case.model, kind, load, seq_len=seq_len, dtype=dtype, window=window)
+            work = forward(case.model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window)
             parts = [work, backward(work), *([work] if again else [])]
             calibration = self.machine.calibration
             total += sum(seconds(w, case.cluster.gpu, calibration, dtype).seconds for w in parts)
-        return total + 2 * self._tensor_parallel(sequences, tp)
+        return total + 2 * self._tensor_parallel(sequences, tp, moe)
 
     def _head(self, sequences: int, tp: int) -> float:
         """Compute seconds of the head and one micro-batch, forward and backward."""
@@ -117,10 +129,11 @@ class Screen:
         gpu, calibration, dtype = case.cluster.gpu, self.machine.calibration, case.workload.dtype
         return sum(seconds(w, gpu, calibration, dtype).seconds for w in (work, backward(work)))
 
-    def _tensor_parallel(self, sequences: int, tp: int) -> float:
-        """Seconds of the collectives around one attention block in one direction, of the first group alone."""
+    def _tensor_parallel(self, sequences: int, tp: int, moe: bool) -> float:
+        """Seconds of the collectives around one attention block, and a dense FFN, one way, of the first group alone."""
         size = sequences * self.case.workload.seq_len * ELEMENT_BYTES[self.case.workload.dtype]
-        passed = split_elements(self.case.model, "attention", "F", moe=True)
+        passed = split_elements(self.case.model, "attention", "F", moe=moe)
+        passed += () if moe else split_elements(self.case.model, "dense", "F", moe=False)
         return sum(network.all_gather(*self.machine, [range(tp)], elements * size).seconds for elements in passed)
 
     def _exchange(self, sequences: int, tp: int, ep: int) -> float:

@@ -1,6 +1,7 @@
 """Seconds and bytes of the two sides of disaggregated layouts, in closed form: what the integer program chooses from.
 
-All are for the groups with most layers and leave out what only the schedule knows; the search checks with the schedule.
+All are for the groups with most layers, bytes for the fullest, and leave out what only the schedule knows; the search
+checks with the schedule.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Sides:
         self.network_s = cache(self._network_s)
         self.crossing = cache(self._crossing)
         self.attentions = cache(self._attentions)
+        self.groups = cache(self._groups)
 
     def microbatches(self, frame: Frame, attention: int) -> int:
         """Micro-batches of a step with `attention` ranks per attention group."""
@@ -76,9 +78,12 @@ class Sides:
 
     def layers(self, frame: Frame, group: int) -> tuple[int, int]:
         """Dense and MoE layers of a group."""
-        mine = range(group, self.case.model.num_layers, frame.pairs)
-        dense = sum(is_dense(self.case.model, layer) for layer in mine)
-        return dense, len(mine) - dense
+        return self.groups(frame.pairs)[group]
+
+    def _groups(self, pairs: int) -> list[tuple[int, int]]:
+        """Dense and MoE layers of each group."""
+        dense = [is_dense(self.case.model, layer) for layer in range(self.case.model.num_layers)]
+        return [(sum(mine), len(mine) - sum(mine)) for mine in (dense[group::pairs] for group in range(pairs))]
 
     def _attentions(self, pairs: int) -> set[tuple[tuple[tuple[bool, int], int], ...]]:
         """What attention groups have, each once: how many layers of each (before experts or not, window)."""
@@ -106,9 +111,10 @@ class Sides:
         return af_pipe.most_alive(shape, 0), af_pipe.most_alive(shape, 1)
 
     def side_bytes(self, sizes: Sizes, recompute: Recompute, side: str, depth: int = 1) -> float:
-        """Peak HBM bytes of a rank of the first group of `side`: static, live chunks and what a backward needs.
+        """Peak HBM bytes of a rank of `side`: static, live chunks and what a backward needs of the first group.
 
-        Where the group has dense and MoE layers, every chunk counts as the one that keeps less.
+        Where the group has dense and MoE layers, every chunk counts as the one that keeps less. Of other groups only
+        static bytes count.
         """
         case, model, frame = self.case, self.case.model, sizes.frame
         live = self.live(frame.pairs, self.microbatches(frame, sizes.attention), depth)[side == "ffn"]
@@ -117,19 +123,24 @@ class Sides:
         routed = min(tokens * sizes.attention, case.workload.global_batch * case.workload.seq_len) / sizes.ffn
         load = Load(tokens, 0.0) if side == "attention" else Load(routed, routed * model.top_k)
         kept = []
-        first = {is_dense(model, layer): layer for layer in reversed(range(0, model.num_layers, frame.pairs))}
-        for layer in first.values():
+        own = {is_dense(model, layer): layer for layer in reversed(range(0, model.num_layers, frame.pairs))}
+        for layer in own.values():
             ffn = "dense" if is_dense(model, layer) else "experts"
             piece = Piece(kind="attention" if side == "attention" else ffn, layer=layer, stage=0)  # type: ignore[arg-type]
             kept.append(piece_bytes(case, piece, recompute, load))
         alive, transient = min(part.alive for part in kept), min(part.transient for part in kept)
-        return self.static_bytes(sizes, side) + live * alive + transient
+        first = self._static_bytes(sizes, side, 0) + live * alive + transient
+        return max(first, self.static_bytes(sizes, side))
 
     def static_bytes(self, sizes: Sizes, side: str) -> float:
-        """Bytes of weights, gradients and optimizer state of a rank of the first group of `side`; norms left out."""
+        """Bytes of weights, gradients and optimizer state of a rank of the fullest group of `side`; norms left out."""
+        return max(self._static_bytes(sizes, side, group) for group in range(sizes.frame.pairs))
+
+    def _static_bytes(self, sizes: Sizes, side: str, group: int) -> float:
+        """Of a rank of one group; the embedding is in the first."""
         model, memory, frame = self.case.model, self.case.memory, sizes.frame
         fixed = memory.weight_bytes + gradient_bytes(memory)
-        dense, moe = self.layers(frame, 0)
+        dense, moe = self.layers(frame, group)
 
         def each(replicas: int) -> float:
             return fixed + memory.optimizer_bytes / (memory.optimizer_shards or replicas)
@@ -140,7 +151,7 @@ class Sides:
         routing = count.router_parameters(model) + count.shared_parameters(model)
         parameters = (dense + moe) * count.attention_parameters(model) + moe * routing
         holders = sizes.attention + (sizes.ffn if model.tied_embeddings else 0)
-        embedding = count.embedding_parameters(model) * each(holders * frame.dp)
+        embedding = 0.0 if group else count.embedding_parameters(model) * each(holders * frame.dp)
         return parameters * each(sizes.attention * frame.dp) + embedding
 
     def volume_bytes(self, frame: Frame, ffn: int, *, deduplicate: bool) -> float:

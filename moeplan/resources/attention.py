@@ -47,7 +47,7 @@ def _grouped(a: GroupedQuery, hidden: int) -> list[Projection]:
         Projection("qkv", hidden, queries, a.heads, bias=queries * a.bias),
         Projection("qkv", hidden, keys, a.kv_heads, bias=keys * a.bias),
         Projection("qkv", hidden, keys, a.kv_heads, bias=keys * a.bias),
-        Projection("output", queries, hidden, a.heads, from_heads=True, bias=hidden * a.bias),
+        Projection("output", queries, hidden, a.heads, from_heads=True, bias=hidden * (a.bias and a.output_bias)),
     ]
 
 
@@ -81,7 +81,8 @@ def whole_parameters(model: ModelSpec) -> int:
     a = model.attention
     if isinstance(a, Latent):
         return a.q_lora_rank + a.kv_lora_rank
-    return 2 * a.head_dim * a.qk_norm
+    spans = {"head": 2, "all": a.heads + a.kv_heads, "none": 0}[a.qk_norm_weights]
+    return spans * a.head_dim * a.qk_norm
 
 
 def sinks(model: ModelSpec) -> int:
@@ -111,12 +112,16 @@ def normed(model: ModelSpec) -> bool:
     return isinstance(model.attention, GroupedQuery) and model.attention.qk_norm
 
 
-def pairs_per_token(seq_len: int, window: int = 0) -> float:
+def pairs_per_token(seq_len: int, window: int = 0, *, chunked: bool = False) -> float:
     """Query-key pairs of a causal sequence over its tokens: s / 2, or with a window w < s, w - w (w - 1) / (2 s).
 
-    The pair of each token with itself counts half without a window (Megatron-LM's convention; s + 1 would be exact)
-    and whole with one; a window is never counted as more than no window.
+    In chunks of w < s tokens, with r = s % w left over: ((s - r) (w + 1) + r (r + 1)) / (2 s). The
+    pair of each token with itself counts half without a window (Megatron-LM's convention; s + 1 would be exact) and
+    whole with one; a window is never counted as more than no window.
     """
     if not 0 < window < seq_len:
         return seq_len / 2
+    if chunked:
+        rest = seq_len % window
+        return min(seq_len / 2, ((seq_len - rest) * (window + 1) + rest * (rest + 1)) / (2 * seq_len))
     return min(seq_len / 2, window - window * (window - 1) / (2 * seq_len))

@@ -23,7 +23,7 @@ from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.schedule import Steps
 from moeplan.spec.case import Case
-from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.model import ModelSpec, is_dense, shared_width
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -65,7 +65,7 @@ def _dense_parameters(model: ModelSpec, tp: int, kind: str, dense: bool, leaves:
     if kind == "attention" and dense:
         return count.attention_share(model, tp)
     if kind == "attention":
-        shared = model.shared_experts * count.ffn_share(model, model.expert_width, tp)
+        shared = count.shared_share(model, tp)
         return count.attention_share(model, tp) + count.router_parameters(model) + shared + (0 if leaves else norm)
     if kind == "dense":
         return norm + count.ffn_share(model, model.dense_width, tp)
@@ -181,7 +181,7 @@ def _activation_elements(case: Case, piece: Piece, load: Load) -> float:
         total = tokens * (3 * hidden / tp + sum(widths) + again + narrow)
         if not is_dense(model, piece.layer):
             total += tokens * (hidden / tp + 2 * model.experts / tp)
-            total += inner * tokens * model.shared_experts * model.expert_width / tp
+            total += inner * tokens * shared_width(model) / tp
         return total
     if piece.kind == "experts":
         return load.rows * (4 * hidden + inner * model.expert_width / load.etp)

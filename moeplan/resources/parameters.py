@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from moeplan.resources import attention
-from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.model import ModelSpec, is_dense, moe_layers
 
 
 def norm_parameters(model: ModelSpec) -> int:
-    """Parameters of one RMSNorm: hidden. A layer has two (attention, FFN), the model one more before the head."""
-    return model.hidden
+    """Parameters of one norm: hidden, twice with a bias. A layer has two (attention, FFN), the model one more."""
+    return model.hidden * (2 if model.norm == "layer_bias" else 1)
 
 
 def attention_parameters(model: ModelSpec) -> int:
     """Parameters of one attention block: its matrices and biases, learned logits, and the norms before and inside it.
 
-    Grouped queries: hidden (q + 2 kv) + q hidden, q = heads head_dim, kv = kv_heads head_dim; QK norm adds 2 head_dim,
-    biases q + 2 kv + hidden, sinks heads. Latent attention: the matrices of `resources.attention.projections`, and a
-    norm of each narrow vector.
+    Grouped queries: hidden (q + 2 kv) + q hidden, q = heads head_dim, kv = kv_heads head_dim; QK norm adds 2 head_dim
+    (q + kv where it spans all heads), biases q + 2 kv + hidden, sinks heads. Latent attention: the matrices of
+    `resources.attention.projections`, and a norm of each narrow vector.
     """
     matrices = sum(p.inputs * p.outputs + p.bias for p in attention.projections(model))
     return matrices + attention.sinks(model) + attention.whole_parameters(model) + norm_parameters(model)
@@ -36,8 +36,12 @@ def attention_share(model: ModelSpec, tp: int) -> float:
 
 
 def router_parameters(model: ModelSpec) -> int:
-    """Parameters of one router: hidden experts; a bias and, with sigmoid scores, a correction add experts each."""
-    return model.experts * (model.hidden + model.ffn_bias + (model.scoring == "sigmoid"))
+    """Parameters of one router: hidden experts; a bias and, with sigmoid scores, a correction add experts each.
+
+    The gate of the shared experts is counted here too: hidden.
+    """
+    each = model.hidden + model.ffn_bias + (model.scoring == "sigmoid")
+    return model.experts * each + model.shared_gate * model.hidden
 
 
 def ffn_matrices(model: ModelSpec) -> int:
@@ -63,8 +67,13 @@ def expert_parameters(model: ModelSpec) -> int:
 
 
 def shared_parameters(model: ModelSpec) -> int:
-    """Parameters of one layer's shared experts together: as many routed ones have."""
-    return model.shared_experts * expert_parameters(model)
+    """Parameters of one layer's shared experts together, without their gate."""
+    return model.shared_experts * ffn_parameters(model, model.shared_width or model.expert_width)
+
+
+def shared_share(model: ModelSpec, shards: int) -> float:
+    """Parameters of one layer's shared experts that one of `shards` tensor-parallel ranks holds (`ffn_share`)."""
+    return model.shared_experts * ffn_share(model, model.shared_width or model.expert_width, shards)
 
 
 def dense_parameters(model: ModelSpec) -> int:
@@ -78,8 +87,11 @@ def embedding_parameters(model: ModelSpec) -> int:
 
 
 def head_parameters(model: ModelSpec) -> int:
-    """Parameters of the output head without the norm before it: vocab hidden, or 0 where it is the embedding."""
-    return 0 if model.tied_embeddings else embedding_parameters(model)
+    """Parameters of the output head without the norm before it: vocab hidden, or 0 where it is the embedding.
+
+    A bias adds vocab.
+    """
+    return (0 if model.tied_embeddings else embedding_parameters(model)) + model.head_bias * model.vocab
 
 
 def layer_parameters(model: ModelSpec, layer: int) -> int:
@@ -129,6 +141,7 @@ def _layer(model: ModelSpec, experts: int, *, dense: bool) -> int:
 
 
 def _model(model: ModelSpec, experts: int) -> int:
-    dense, sparse = model.dense_layers, model.num_layers - model.dense_layers
+    sparse = moe_layers(model)
+    dense = model.num_layers - sparse
     layers = dense * _layer(model, experts, dense=True) + sparse * _layer(model, experts, dense=False)
     return embedding_parameters(model) + layers + norm_parameters(model) + head_parameters(model)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from moeplan.resources import attention
 from moeplan.resources.parameters import ffn_matrices
-from moeplan.spec.model import ModelSpec, is_dense, window_of
+from moeplan.spec.model import GroupedQuery, ModelSpec, is_dense, shared_width, window_of
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
 
@@ -109,7 +109,8 @@ def _projections(model: ModelSpec, load: Load, size: int) -> list[Compute]:
 def _core(model: ModelSpec, load: Load, size: int, seq_len: int, window: int) -> Compute:
     """Scores and values of one pass over queries, keys and values (FlashAttention): no score reaches the HBM."""
     widths = attention.core(model, load.tp)
-    pairs = load.tokens * attention.pairs_per_token(seq_len, window)
+    chunked = isinstance(model.attention, GroupedQuery) and model.attention.chunked
+    pairs = load.tokens * attention.pairs_per_token(seq_len, window, chunked=chunked)
     seen = min(window or seq_len, seq_len)
     return Compute("attention", 2 * pairs * (widths.queries + widths.output), load.tokens * sum(widths) * size, seen)
 
@@ -122,11 +123,14 @@ def _moved(model: ModelSpec, load: Load, size: int) -> Compute:
 
 
 def _routing(model: ModelSpec, load: Load, size: int) -> list[Compute]:
-    """Router and shared experts."""
+    """Router, with the gate of the shared experts as one more column, and shared experts."""
     hidden, own = model.hidden, load.tokens / load.tp
-    work = [_gemm(own, hidden, model.experts, size), _stream(own * size * hidden * (3 + 2 * model.top_k))]
+    work = [
+        _gemm(own, hidden, model.experts + model.shared_gate, size),
+        _stream(own * size * hidden * (3 + 2 * model.top_k)),
+    ]
     if model.shared_experts:
-        work += _ffn(model, "gemm", load.tokens, model.shared_experts * model.expert_width / load.tp, size)
+        work += _ffn(model, "gemm", load.tokens, shared_width(model) / load.tp, size)
     return work
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from moeplan.errors import SpecError
 from moeplan.resources.parameters import total_parameters
+from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.shipped import load_model, shipped
 from moeplan.validate.collectives import predict_collective
@@ -101,6 +102,6 @@ def _parameters(path: Path) -> Iterator[Outcome]:
     """Parameters derived from each model's shape, beside the published total."""
     for row in read_table(path, Counted):
         model = load_model(row.model if row.model in shipped("model") else str(path.parent / row.model))
-        kind = "moe" if model.dense_layers < model.num_layers else "dense"
+        kind = "moe" if moe_layers(model) else "dense"
         total = float(total_parameters(model))
         yield Outcome(row.id, "parameters", total, float(row.parameters), model.name, kind=kind)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from moeplan.resources import attention
 from moeplan.resources.work import model_flop_per_token
-from moeplan.spec.model import ModelSpec, window_of
+from moeplan.spec.model import ModelSpec, moe_layers, window_of
 from moeplan.spec.record import Record
 from moeplan.validate.tables import Text, read_table
 
@@ -49,12 +49,12 @@ def flop_per_token(model: ModelSpec, seq_len: int, convention: Convention) -> fl
 
 
 def _of_layers(model: ModelSpec, seq_len: int) -> float:
-    routers = 6 * model.hidden * model.experts * (model.num_layers - model.dense_layers)
+    routers = 6 * model.hidden * model.experts * moe_layers(model)
     return model_flop_per_token(model, seq_len) - routers
 
 
 def _further_token(model: ModelSpec, seq_len: int, convention: Convention) -> float:
-    one = structs.replace(model, num_layers=1, dense_layers=0, mtp_layers=0)
+    one = structs.replace(model, num_layers=1, dense_layers=0, moe_every=1, mtp_layers=0)
     return flop_per_token(one, seq_len, convention) + 6 * 2 * model.hidden**2
 
 

@@ -18,7 +18,7 @@ from moeplan.optimizer.bound import step_bound_s
 from moeplan.optimizer.evaluate import footprint
 from moeplan.schedules import make
 from moeplan.spec.case import Case, check_case
-from moeplan.spec.model import ModelSpec
+from moeplan.spec.model import ModelSpec, moe_layers
 from moeplan.spec.workload import Workload
 from moeplan.validate.flop import Convention, flop_per_token
 from moeplan.validate.names import Names
@@ -77,7 +77,7 @@ class Runs:
             pair = price(run)
         except Skip as skip:
             return Skipped(run.id, measure, str(skip))
-        kind = "moe" if model.dense_layers < model.num_layers else "dense"
+        kind = "moe" if moe_layers(model) else "dense"
         return Outcome(
             run.id, measure, pair.predicted, pair.measured, model.name, cluster.gpu.name, kind, "; ".join(pair.notes)
         )

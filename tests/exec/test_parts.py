@@ -17,7 +17,12 @@ from moeplan_exec.site import find, home_of, own_tokens, row_of
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"tied_embeddings": True, "qk_norm": True}, {"dense_layers": 2, "dense_width": 5, "shared_experts": 3}],
+    [
+        {},
+        {"tied_embeddings": True, "qk_norm": True},
+        {"dense_layers": 2, "dense_width": 5, "shared_experts": 3},
+        {"moe_every": 2, "dense_width": 5, "shared_experts": 3, "shared_width": 7},
+    ],
 )
 def test_parameters_are_those_that_resources_count(changes):
     spec = model(**changes)

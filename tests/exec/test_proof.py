@@ -9,6 +9,7 @@ from moeplan_exec.run import Options
 
 BOUND = 1e-10
 DEEP = {"num_layers": 5, "experts": 8, "dense_layers": 1, "dense_width": 24, "shared_experts": 1}
+TURNS = {"num_layers": 6, "experts": 8, "moe_every": 2, "dense_width": 24, "shared_experts": 1, "shared_width": 12}
 BOTH = Recompute(attention="full", ffn="experts")
 ALL = Recompute(attention="full", ffn="full")
 
@@ -26,6 +27,8 @@ COLOCATED = {
     "four stages": (4, Piper(pp=4), "1f1b", {}, {"qk_norm": True, "tied_embeddings": True}),
     "copies of stages": (8, Colocated(pp=2, ep=2, dp=4), "1f1b", {"global_batch": 11}, DEEP),
     "chunks and shards": (8, Piper(pp=2, vpp=2, ep=4), "interleaved", {"recompute": ALL}, DEEP),
+    "every second layer": (4, Colocated(pp=2, ep=2, dp=2), "1f1b", {"global_batch": 7, "recompute": ALL}, TURNS),
+    "every third layer": (4, Piper(pp=2, vpp=2, ep=2), "interleaved", {"recompute": BOTH}, TURNS | {"moe_every": 3}),
     "four stages of two": (8, Piper(pp=4, ep=2), "gpipe", {"recompute": BOTH}, DEEP | {"top_k": 3}),
 }
 DISAGGREGATED = {
@@ -48,6 +51,14 @@ DISAGGREGATED = {
         "af-pipe",
         {"global_batch": 11, "recompute": Recompute(ffn="experts")},
         DEEP | {"experts": 6, "qk_norm": True, "tied_embeddings": True},
+    ),
+    "every second layer": (4, Disaggregated(attention_gpus=2, ffn_gpus=2), "af-pipe", {"recompute": BOTH}, TURNS),
+    "every third layer": (
+        8,
+        Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4, deduplicate=True),
+        "af-pipe",
+        {"global_batch": 9},
+        TURNS | {"moe_every": 3, "dense_layers": 1},
     ),
     "two pairs again": (
         8,

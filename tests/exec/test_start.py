@@ -172,6 +172,18 @@ LATENT = Latent(heads=4, q_lora_rank=0, kv_lora_rank=8, nope_head_dim=4, rope_he
             {"attention": {"window": 3, "full_every": 2}},
             "attention.window 3 cannot be run on sequences of 4 tokens; 0, or 4 and more, can",
         ),
+        (
+            {"attention": {"window": 3, "full_every": 2, "chunked": True}},
+            "attention.window 3 cannot be run on sequences of 4 tokens; 0, or 4 and more, can",
+        ),
+        (
+            {"attention": {"qk_norm": True, "qk_norm_weights": "all"}},
+            "attention.qk_norm_weights 'all' cannot be run, 'head' can",
+        ),
+        ({"shared_experts": 1, "shared_gate": True}, "model.shared_gate true cannot be run, false can"),
+        ({"norm": "layer"}, "model.norm 'layer' cannot be run, 'rms' can"),
+        ({"head_bias": True}, "model.head_bias true cannot be run, false can"),
+        ({"scoring": "plain_sigmoid"}, "model.scoring 'plain_sigmoid' cannot be run, 'softmax' can"),
         ({"gated": False}, "model.gated false cannot be run, true can"),
         ({"ffn_bias": True}, "model.ffn_bias true cannot be run, false can"),
         ({"scoring": "sigmoid"}, "model.scoring 'sigmoid' cannot be run, 'softmax' can"),

@@ -17,14 +17,24 @@ from moeplan.optimizer.evaluate import footprint
 from moeplan.plan import steps_of
 from moeplan.plan_rules import check
 from moeplan.resources.memory import replica_parameters
-from moeplan.resources.parameters import router_parameters, total_parameters
+from moeplan.resources.parameters import norm_parameters, router_parameters, total_parameters
 from moeplan.resources.traffic import ROUTE_BYTES, TOKEN_BYTES, edge_bytes
-from moeplan.spec.model import GroupedQuery
+from moeplan.spec.model import GroupedQuery, is_dense, moe_layers
 
 MODELS = {
     "experts only": {},
     "dense first layers": {"dense_layers": 2, "dense_width": 48},
     "shared experts": {"shared_experts": 2, "dense_layers": 1, "dense_width": 48},
+    "every second layer": {
+        "moe_every": 2,
+        "dense_width": 48,
+        "shared_experts": 2,
+        "shared_width": 40,
+        "shared_gate": True,
+        "norm": "layer_bias",
+        "head_bias": True,
+        "attention": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=16, full_every=4, chunked=True),
+    },
     "tied": {"tied_embeddings": True, "attention": GroupedQuery(heads=4, kv_heads=2, head_dim=16, qk_norm=True)},
 }
 LAYOUTS = {
@@ -90,7 +100,7 @@ def test_layers_and_vocabulary_are_covered_once(drawn):
     case, _, graph = drawn
     model = case.model
     found = Counter((piece.kind, piece.layer) for piece in graph.pieces if piece.kind != "join")
-    ffn = ["dense"] * model.dense_layers + ["experts"] * (model.num_layers - model.dense_layers)
+    ffn = ["dense" if is_dense(model, layer) else "experts" for layer in range(model.num_layers)]
     pieces = [(kind, layer) for layer in range(model.num_layers) for kind in ("attention", ffn[layer])]
     assert found == Counter([("embedding", 0), *pieces, ("head", model.num_layers)])
     assert sorted(i for s in range(len(graph.stages)) for i in pieces_of(graph, s)) == list(range(len(graph.pieces)))
@@ -131,8 +141,8 @@ def test_parameters_over_all_ranks_are_those_of_the_model(drawn):
         for replica in graph.replicas
         for position in replica.positions
     )
-    shape, moe = model.attention, model.num_layers - model.dense_layers
-    norms = (2 * model.num_layers + 1) * model.hidden + model.num_layers * 2 * shape.head_dim * shape.qk_norm
+    shape, moe = model.attention, moe_layers(model)
+    norms = (2 * model.num_layers + 1) * norm_parameters(model) + model.num_layers * 2 * shape.head_dim * shape.qk_norm
     keys = 2 * model.num_layers * model.hidden * shape.kv_heads * shape.head_dim
     again = Fraction(tp, min(tp, shape.kv_heads)) - 1
     assert held == total_parameters(model) + (tp - 1) * (norms + moe * router_parameters(model)) + again * keys

@@ -11,12 +11,13 @@ from moeplan.layout import Colocated, Disaggregated, Recompute
 from moeplan.layouts.disaggregated import Frame
 from moeplan.optimizer.evaluate import evaluate
 from moeplan.optimizer.screen import Screen
-from moeplan.optimizer.sides import Sides
+from moeplan.optimizer.sides import Sides, Sizes
 from moeplan.spec.model import GroupedQuery, Latent
 
 MODELS = {
     "windows": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=256, full_every=2, bias=True, sinks=True),
     "few full layers": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=1023, full_every=5),
+    "chunks": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=512, full_every=4, chunked=True),
     "latent": Latent(heads=4, q_lora_rank=24, kv_lora_rank=16, nope_head_dim=16, rope_head_dim=8, v_head_dim=16),
 }
 COLOCATED = (
@@ -29,6 +30,13 @@ DISAGGREGATED = (
     Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4, depth=2),
     Disaggregated(pairs=3, attention_gpus=3, ffn_gpus=3),
 )
+MIXED = {
+    "experts in every layer but the first": {},
+    "experts in every second layer": {"dense_layers": 0, "moe_every": 2},
+    "experts in every third layer behind four": {"dense_layers": 4, "moe_every": 3},
+    "shared experts of their own": {"moe_every": 2, "shared_experts": 1, "shared_width": 40, "shared_gate": True},
+    "no experts": {"dense_layers": 8, "experts": 0, "top_k": 0, "expert_width": 0},
+}
 RULES = [Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts")]
 
 
@@ -45,7 +53,16 @@ def simulated(case, machine, layout, schedule, recompute):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
 def test_meshes_are_never_faster_or_smaller_than_their_screen(make_case, machine_of, name, layout, schedule):
-    case = case_of(make_case, name)
+    check_screen(case_of(make_case, name), machine_of, layout, schedule)
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
+def test_meshes_of_mixed_layers_are_never_faster_or_smaller(make_case, machine_of, name, layout, schedule):
+    check_screen(case_of(make_case, "chunks", **MIXED[name]), machine_of, layout, schedule)
+
+
+def check_screen(case, machine_of, layout, schedule):
     machine = machine_of(case)
     screen = Screen(case, machine)
     for recompute in RULES:
@@ -55,11 +72,28 @@ def test_meshes_are_never_faster_or_smaller_than_their_screen(make_case, machine
         assert screen.least_bytes(layout, recompute, schedule) <= found.peak_hbm_bytes[0]
 
 
+@pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
+def test_dense_layers_count_in_the_bound(make_case, machine_of, layout, schedule):
+    """A model without experts is bounded by all that it computes, not by its head alone."""
+    case = case_of(make_case, "chunks", dense_width=4096, **MIXED["no experts"])
+    bound = Screen(case, machine_of(case)).step_s(layout, Recompute())
+    assert bound > 0.5 * simulated(case, machine_of(case), layout, schedule, Recompute()).step_s
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("layout", DISAGGREGATED, ids=lambda layout: f"{layout.pairs} pairs")
 def test_sides_are_never_faster_or_smaller_than_their_bounds(make_case, machine_of, name, layout):
+    check_sides(case_of(make_case, name), machine_of, layout)
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("layout", DISAGGREGATED, ids=lambda layout: f"{layout.pairs} pairs")
+def test_sides_of_mixed_layers_are_never_faster_or_smaller(make_case, machine_of, name, layout):
+    check_sides(case_of(make_case, "chunks", **MIXED[name]), machine_of, layout)
+
+
+def check_sides(case, machine_of, layout):
     for recompute, activations in product(RULES, ("kept", "piper")):
-        case = case_of(make_case, name)
         case = structs.replace(case, memory=structs.replace(case.memory, activations=activations))
         machine = machine_of(case)
         sides = Sides(case, machine)
@@ -77,6 +111,16 @@ def test_full_layers_in_one_group_make_it_the_slower(make_case, machine_of):
         case = structs.replace(case, model=structs.replace(case.model, attention=attention))
         spent[window, every] = Sides(case, machine_of(case)).attention_s(Frame(2, 1, 1), 2, "none")
     assert spent[256, 2] == spent[0, 1] > spent[256, 99]
+
+
+def test_the_group_that_has_all_experts_bounds_the_memory(make_case, machine_of):
+    """Two pairs and experts in every second layer: the first FFN group has none, the second has them all."""
+    case = case_of(make_case, "windows", dense_layers=0, moe_every=2, expert_width=512)
+    layout = Disaggregated(pairs=2, attention_gpus=4, ffn_gpus=4)
+    first, second = simulated(case, machine_of(case), layout, "af-pipe", Recompute()).static_hbm_bytes[1::2]
+    bound = Sides(case, machine_of(case)).static_bytes(Sizes(Frame(2, 1, 1), 2, 2), "ffn")
+    assert first < bound <= second
+    assert bound == pytest.approx(second, rel=0.1)
 
 
 def test_a_tied_embedding_is_shared_by_both_ends(make_case, machine_of):

@@ -310,3 +310,20 @@ def test_terms_of_piper_are_less_than_what_is_kept(make_case):
         activations(make_case(4, memory=Memory(activations=name)), layout, "1f1b") for name in ("kept", "piper")
     )
     assert all(less < more for less, more in zip(piper, kept, strict=True))
+
+
+def test_shared_experts_of_their_own_width_keep_their_own_inner_values(make_case):
+    """Four inner values per token and unit of width; twice the width by two experts or by one twice as wide."""
+    piece, load = Piece(kind="attention", layer=3, stage=0), Load(64.0, 0.0)
+    fields = ({}, {"shared_experts": 2}, {"shared_experts": 1, "shared_width": 192}, {"shared_experts": 3})
+    none, two, wide, three = (piece_bytes(make_case(1, **changes), piece, NOTHING, load).alive for changes in fields)
+    assert two == wide
+    assert three - two == (two - none) / 2 == 2 * 64 * 4 * 96
+
+
+def test_a_layer_between_those_with_experts_keeps_nothing_of_a_router(make_case):
+    case = make_case(1, moe_every=2, dense_width=48)
+    dense, moe = (
+        piece_bytes(case, Piece(kind="attention", layer=n, stage=0), NOTHING, Load(64.0, 0.0)) for n in (0, 1)
+    )
+    assert moe.alive - dense.alive == 2 * 64 * (64 + 2 * case.model.experts)

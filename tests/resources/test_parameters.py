@@ -1,6 +1,7 @@
 """Parameter counts against the published totals, and against each other."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -87,14 +88,26 @@ def per_rank(model: ModelSpec, tp: int) -> float:
     """Attention on one rank, matrix by matrix: (parameters, ranks that divide them)."""
     a, hidden, queries, keys = grouped(model), model.hidden, 4 * 16, 2 * 16
     split = [(hidden * queries, tp), (hidden * keys, min(tp, 2)), (hidden * keys, min(tp, 2)), (queries * hidden, tp)]
-    biases = [(queries, tp), (keys, min(tp, 2)), (keys, min(tp, 2)), (hidden, 1)] if a.bias else []
-    whole = [(hidden, 1), (2 * 16 * a.qk_norm, 1), (4 * a.sinks, tp)]
+    biases = [(queries, tp), (keys, min(tp, 2)), (keys, min(tp, 2)), (hidden * a.output_bias, 1)] if a.bias else []
+    spans = {"head": 2, "all": 6, "none": 0}[a.qk_norm_weights]
+    whole = [(hidden, 1), (spans * 16 * a.qk_norm, 1), (4 * a.sinks, tp)]
     return sum(parameters / ranks for parameters, ranks in split + biases + whole)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"bias": True}, {"sinks": True, "bias": True}])
-def test_share_of_a_tensor_parallel_rank(tp: int, changes: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"qk_norm": True},
+        {"qk_norm": True, "qk_norm_weights": "all"},
+        {"qk_norm": True, "qk_norm_weights": "none"},
+        {"bias": True},
+        {"bias": True, "output_bias": False},
+        {"sinks": True, "bias": True},
+    ],
+)
+def test_share_of_a_tensor_parallel_rank(tp: int, changes: dict[str, Any]) -> None:
     """Two key-value heads over four ranks are held twice; norms and the output's bias are whole on each."""
     model = load_model("tiny-moe")
     model = msgspec.structs.replace(model, attention=msgspec.structs.replace(model.attention, **changes))
@@ -133,6 +146,32 @@ def test_deepseek_layers_by_hand() -> None:
     attention, norms = 4 * 2048 * 2048, 2 * 2048
     assert count.layer_parameters(model, 0) == attention + norms + 3 * 2048 * 10944
     assert count.layer_parameters(model, 1) == attention + norms + 64 * 2048 + 66 * 3 * 2048 * 1408
+
+
+def test_every_second_layer_by_hand() -> None:
+    """Layers 1 and 3 of 4 have experts, and beside them a shared one of its own width with a gate of hidden."""
+    fields = {"moe_every": 2, "dense_width": 48, "shared_experts": 1, "shared_width": 40, "shared_gate": True}
+    model = msgspec.structs.replace(load_model("tiny-moe"), **fields)
+    common = count.attention_parameters(model) + 64
+    dense, moe = common + 3 * 64 * 48, common + 64 * (model.experts + 1) + 3 * 64 * (model.experts * 96 + 40)
+    assert [count.layer_parameters(model, layer) for layer in range(4)] == [dense, moe, dense, moe]
+    idle = 2 * (model.experts - model.top_k) * 3 * 64 * 96
+    assert count.total_parameters(model) - count.active_parameters(model) == idle
+    assert count.total_parameters(model) == 2 * (dense + moe) + 2 * 512 * 64 + 64
+
+
+def test_layer_norms_with_a_bias_have_two_vectors() -> None:
+    model = load_model("tiny-moe")
+    rms, layer, both = (
+        count.total_parameters(msgspec.structs.replace(model, norm=norm)) for norm in ("rms", "layer", "layer_bias")
+    )
+    assert rms == layer == both - (2 * 4 + 1) * 64
+
+
+def test_a_head_with_a_bias_has_one_number_per_token_more() -> None:
+    model = msgspec.structs.replace(load_model("tiny-moe"), head_bias=True)
+    assert count.head_parameters(model) == 512 * 65
+    assert count.head_parameters(msgspec.structs.replace(model, tied_embeddings=True)) == 512
 
 
 def test_tied_embeddings_have_no_head() -> None:

@@ -145,6 +145,38 @@ def test_pairs_of_a_window_are_those_one_can_count(seq_len, window):
         assert seq_len * pairs_per_token(seq_len, window) == half == pairs - seq_len / 2
 
 
+@given(st.integers(1, 40), st.integers(1, 120))
+def test_pairs_in_chunks_are_those_of_each_query_with_its_chunk(window, seq_len):
+    pairs = sum(query % window + 1 for query in range(seq_len))
+    found = seq_len * pairs_per_token(seq_len, window, chunked=True)
+    assert found == pytest.approx(min(pairs, seq_len**2 / 2) if window < seq_len else seq_len**2 / 2)
+    assert found <= seq_len * pairs_per_token(seq_len, window) * (1 + 1e-12)
+
+
+@given(MODELS, st.integers(1, 64), st.integers(1, 128))
+def test_chunks_change_the_core_as_their_pairs(model, window, seq_len):
+    chunked = replace(model, attention=replace(model.attention, window=window, full_every=2, chunked=True))
+    load, more = Load(2.0 * seq_len, 0.0), {"seq_len": seq_len, "dtype": "bf16", "window": window}
+    sliding, chunks = (
+        sum(w.flop for w in forward(m, "attention", load, **more) if w.kind == "attention")
+        for m in (replace(chunked, attention=replace(chunked.attention, chunked=False)), chunked)
+    )
+    ratio = pairs_per_token(seq_len, window, chunked=True) / pairs_per_token(seq_len, window)
+    assert chunks / sliding == pytest.approx(ratio)
+
+
+@given(MODELS, st.integers(1, 4), st.integers(1, 64))
+def test_flop_of_layers_between_those_with_experts(model, moe_every, seq_len):
+    """Each layer that becomes dense trades router, shared and chosen experts for its dense FFN."""
+    sparse = replace(model, num_layers=7, shared_gate=model.shared_experts > 0, shared_width=5)
+    mixed = replace(sparse, moe_every=moe_every)
+    router = model.hidden * (model.experts + sparse.shared_gate)
+    experts = 3 * model.hidden * (model.top_k * model.expert_width + model.shared_experts * 5)
+    fewer = sum((layer + 1) % moe_every != 0 for layer in range(1, 7))
+    less = 6 * fewer * (router + experts - 3 * model.hidden * model.dense_width)
+    assert model_flop_per_token(mixed, seq_len) == pytest.approx(model_flop_per_token(sparse, seq_len) - less)
+
+
 @given(MODELS, st.integers(1, 64), st.integers(1, 5), st.integers(1, 128))
 def test_windows_change_the_core_alone(model, window, full_every, seq_len):
     windowed = replace(model, attention=replace(model.attention, window=window, full_every=full_every))

@@ -13,7 +13,11 @@ from moeplan.spec.model import (
     ModelSpec,
     check_model,
     grouped,
+    is_dense,
     kv_heads,
+    moe_layers,
+    moe_windows,
+    shared_width,
     window_of,
     windows,
 )
@@ -48,6 +52,9 @@ def test_a_model_survives_a_file(name):
         ("mixtral-8x7b", {"expert_groups": 8}, "top_k 2 > 1 experts of top_k_groups 1"),
         ("mixtral-8x7b", {"attention": {"kv_heads": 5}}, "heads 32 % kv_heads 5 is not 0"),
         ("mixtral-8x7b", {"attention": {"window": 128}}, "window 128 with full_every 1 is seen by no layer"),
+        ("mixtral-8x7b", {"moe_every": 3}, "moe_every 3 leaves 22 dense layers with dense_width 0"),
+        ("mixtral-8x7b", {"shared_gate": True}, "shared_gate true with shared_experts 0"),
+        ("mixtral-8x7b", {"moe_every": 32, "dense_width": 1, "top_k": 0}, r"top_k 0 is not within 1\.\.experts 8"),
         ("deepseek-v3", {"attention": {"rope_head_dim": 63}}, "rope_head_dim 63 is odd"),
     ],
 )
@@ -68,6 +75,29 @@ def test_windows_count_what_every_layer_sees(full_every, start, more):
     seen = [window_of(model, layer) for layer in layers]
     assert windows(model, layers) == {w: seen.count(w) for w in set(seen)}
     assert windows(model, range(start + more, start)) == {}
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40))
+def test_layers_with_experts_are_counted_layer_by_layer(moe_every, full_every, dense_layers, start, more):
+    attention = GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=128, full_every=full_every, chunked=True)
+    fields = {"attention": attention, "num_layers": 80, "dense_layers": dense_layers, "moe_every": moe_every}
+    model = structs.replace(load_model("tiny-moe"), dense_width=8, **fields)
+    layers = range(start, start + more)
+    seen = [window_of(model, layer) for layer in layers if not is_dense(model, layer)]
+    assert moe_windows(model, layers) == {w: seen.count(w) for w in set(seen)}
+    assert moe_layers(model, layers) == len(seen)
+    assert moe_layers(model) == sum(not is_dense(model, layer) for layer in range(80))
+
+
+def test_a_model_whose_step_is_beyond_its_layers_needs_no_experts():
+    dense = structs.replace(load_model("tiny-moe"), moe_every=5, dense_width=8, experts=0, top_k=0, expert_width=0)
+    assert moe_layers(check_model(dense)) == 0
+
+
+def test_shared_experts_may_be_of_their_own_width():
+    model = load_model("deepseek-v2")
+    assert shared_width(model) == 2 * 1536
+    assert shared_width(structs.replace(model, shared_width=100)) == 200
 
 
 def test_gpt_oss_alternates():

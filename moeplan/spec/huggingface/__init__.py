@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.errors import SpecError
+from moeplan.spec.huggingface.dbrx import dbrx
 from moeplan.spec.huggingface.deepseek import deepseek, deepseek_v2, deepseek_v3
+from moeplan.spec.huggingface.dense import llama, qwen3
+from moeplan.spec.huggingface.glm4_moe import glm4_moe
 from moeplan.spec.huggingface.gpt_oss import gpt_oss
+from moeplan.spec.huggingface.hunyuan import hunyuan
+from moeplan.spec.huggingface.llama4 import llama4, llama4_text
+from moeplan.spec.huggingface.minimax import minimax
 from moeplan.spec.huggingface.mixtral import mixtral
-from moeplan.spec.huggingface.qwen3_moe import qwen3_moe
+from moeplan.spec.huggingface.phimoe import phimoe
+from moeplan.spec.huggingface.qwen_moe import qwen2_moe, qwen3_moe
 from moeplan.spec.model import ModelSpec
 from moeplan.spec.record import read_json
 
@@ -26,6 +33,18 @@ FAMILIES: dict[str, Callable[[dict[str, Any], str, str], ModelSpec]] = {
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "gpt_oss": gpt_oss,
+    "llama": llama,
+    "qwen3": qwen3,
+    "qwen2_moe": qwen2_moe,
+    "kimi_k2": deepseek_v3,
+    "glm4_moe": glm4_moe,
+    "phimoe": phimoe,
+    "dbrx": dbrx,
+    "llama4": llama4,
+    "llama4_text": llama4_text,
+    "hunyuan_v1_moe": hunyuan,
+    "minimax_m2": minimax,
+    "minimax": minimax,
 }
 """Reader by `model_type`."""
 

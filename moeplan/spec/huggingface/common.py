@@ -26,7 +26,6 @@ class Config(msgspec.Struct, kw_only=True):
     num_hidden_layers: Layers
     num_attention_heads: Size
     num_key_value_heads: Size
-    num_experts_per_tok: Size
     head_dim: Size | None = None
     hidden_act: Literal["silu"] = "silu"
     rms_norm_eps: Epsilon = 1e-6
@@ -37,17 +36,28 @@ class Config(msgspec.Struct, kw_only=True):
     tie_word_embeddings: bool = False
 
 
+class Routed(Config, kw_only=True):
+    """The keys that every family with routed experts shares."""
+
+    num_experts_per_tok: Size
+
+
 class Fields(TypedDict, total=False):
     """Fields of a model that its family sets."""
 
     experts: int
     expert_width: int
     shared_experts: int
+    shared_width: int
+    shared_gate: bool
     dense_layers: int
+    moe_every: int
     dense_width: int
     normalize_top_k: bool
     ffn_bias: bool
-    scoring: Literal["softmax", "sigmoid"]
+    head_bias: bool
+    norm: Literal["rms", "layer", "layer_bias"]
+    scoring: Literal["softmax", "sigmoid", "plain_sigmoid"]
     expert_groups: int
     top_k_groups: int
     routed_scale: float
@@ -56,6 +66,8 @@ class Fields(TypedDict, total=False):
 
 def model_of(config: Config, attention: Attention, name: str, where: str, fields: Fields) -> ModelSpec:
     """The model that the shared keys of `config`, its attention and the family's own `fields` make."""
+    given: Fields = {"experts": 0, "expert_width": 0}
+    given.update(fields)
     try:
         model = ModelSpec(
             name=name,
@@ -63,12 +75,12 @@ def model_of(config: Config, attention: Attention, name: str, where: str, fields
             hidden=config.hidden_size,
             vocab=config.vocab_size,
             attention=attention,
-            top_k=config.num_experts_per_tok,
+            top_k=config.num_experts_per_tok if isinstance(config, Routed) else 0,
             tied_embeddings=config.tie_word_embeddings,
             rope_theta=_rope_theta(config),
             rope_scaled=_rope_scaled(config),
             norm_eps=config.rms_norm_eps,
-            **fields,
+            **given,
         )
         return check_model(validated(model, "model"))
     except SpecError as error:
@@ -89,6 +101,12 @@ def refuse_bias(config: Config, where: str) -> None:
     """SpecError where the file wants biases in a family whose published models have none."""
     if config.attention_bias:
         raise SpecError(f"{where}: attention_bias true is not read; right: false")
+
+
+def refuse_window(window: int | None, longest: int, where: str) -> None:
+    """SpecError where a window is shorter than the longest sequence of a family that is read as full attention."""
+    if window is not None and window < longest:
+        raise SpecError(f"{where}: sliding_window {window} is not read; right: null, or {longest} and more")
 
 
 def _rope_theta(config: Config) -> float:

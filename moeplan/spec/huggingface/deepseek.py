@@ -1,15 +1,17 @@
-"""DeepSeek: `model_type` deepseek (DeepSeek-MoE), deepseek_v2 and deepseek_v3."""
+"""DeepSeek: `model_type` deepseek (DeepSeek-MoE), deepseek_v2, deepseek_v3; kimi_k2 has the keys of the last."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from moeplan.spec.huggingface.common import Config, Fields, grouped_query, model_of, refuse_bias
+from moeplan.spec.huggingface.common import Fields, Routed, grouped_query, model_of, refuse_bias
 from moeplan.spec.model import Count, Latent, ModelSpec, Scale, Size
 from moeplan.spec.record import convert
 
 
-class _Experts(Config, kw_only=True):
+class Experts(Routed, kw_only=True):
+    """Keys of routed and shared experts behind the first, dense layers."""
+
     n_routed_experts: Size
     moe_intermediate_size: Size
     intermediate_size: Size
@@ -19,21 +21,26 @@ class _Experts(Config, kw_only=True):
     norm_topk_prob: bool = False
 
 
-class _DeepSeek(_Experts, kw_only=True):
+class _DeepSeek(Experts, kw_only=True):
     scoring_func: Literal["softmax"] = "softmax"
 
 
-class _Latent(_Experts, kw_only=True):
+class Grouped(Experts, kw_only=True):
+    """Keys of experts in groups, and of modules that predict further tokens."""
+
+    n_group: Size | None = None
+    topk_group: Size | None = None
+    routed_scaling_factor: Scale = 1.0
+    num_nextn_predict_layers: Count = 0
+
+
+class _Latent(Grouped, kw_only=True):
     q_lora_rank: Size | None
     """Must be given, null for none: left out, its default is a rank that the smaller models do not have."""
     kv_lora_rank: Size
     qk_nope_head_dim: Size
     qk_rope_head_dim: Size
     v_head_dim: Size
-    n_group: Size | None = None
-    topk_group: Size | None = None
-    routed_scaling_factor: Scale = 1.0
-    num_nextn_predict_layers: Count = 0
 
 
 class _DeepSeekV2(_Latent, kw_only=True):
@@ -60,7 +67,7 @@ def deepseek_v2(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """DeepSeek-V2: latent attention; groups of experts count only where `topk_method` chooses by group."""
     config = convert(raw, _DeepSeekV2, where=where)
     refuse_bias(config, where)
-    return model_of(config, _latent(config), name, where, _routed(config, config.topk_method != "greedy"))
+    return model_of(config, _latent(config), name, where, routed(config, config.topk_method != "greedy"))
 
 
 def deepseek_v3(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
@@ -70,12 +77,12 @@ def deepseek_v3(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """
     config = convert(raw, _DeepSeekV3, where=where)
     refuse_bias(config, where)
-    fields = _routed(config, True)
+    fields = routed(config, True)
     fields["scoring"] = "sigmoid"
     return model_of(config, _latent(config), name, where, fields)
 
 
-def _experts(config: _Experts) -> Fields:
+def _experts(config: Experts) -> Fields:
     return {
         "experts": config.n_routed_experts,
         "expert_width": config.moe_intermediate_size,
@@ -86,7 +93,8 @@ def _experts(config: _Experts) -> Fields:
     }
 
 
-def _routed(config: _Latent, by_group: bool) -> Fields:
+def routed(config: Grouped, by_group: bool) -> Fields:
+    """Fields of the experts; groups of them where the router chooses by group."""
     fields = _experts(config)
     fields["routed_scale"] = config.routed_scaling_factor
     fields["mtp_layers"] = config.num_nextn_predict_layers

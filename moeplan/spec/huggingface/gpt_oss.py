@@ -8,14 +8,15 @@ import msgspec
 from msgspec import structs
 
 from moeplan.errors import SpecError
-from moeplan.spec.huggingface.common import Config, grouped_query, model_of
+from moeplan.spec.huggingface.common import Routed, grouped_query, model_of
+from moeplan.spec.huggingface.layer_types import full_every
 from moeplan.spec.model import ModelSpec, Size
 from moeplan.spec.record import convert
 
-_WINDOWED, _FULL = "sliding_attention", "full_attention"
+_WINDOWED = "sliding_attention"
 
 
-class _GptOss(Config, kw_only=True):
+class _GptOss(Routed, kw_only=True):
     num_local_experts: Size
     intermediate_size: Size
     head_dim: Size | None = 64
@@ -49,24 +50,11 @@ def gpt_oss(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
 
 def _windows(config: _GptOss, where: str) -> tuple[int, int]:
     """(window, full_every) of the file's `layer_types`; SpecError where no such pair gives them."""
-    layers = config.num_hidden_layers
-    types = _layers(layers, 1) if config.layer_types is None else config.layer_types
-    if len(types) != layers:
-        raise SpecError(f"{where}: layer_types has {len(types)} entries for num_hidden_layers {layers}")
-    every = types.index(_FULL) + 1 if _FULL in types else layers + 1
-    if types != _layers(layers, every):
-        wrong = next(i for i, (a, b) in enumerate(zip(types, _layers(layers, every), strict=True)) if a != b)
-        raise SpecError(
-            f"{where}: layer_types[{wrong}] {types[wrong]!r} is not read; right: {_FULL!r} in every n-th layer,"
-            f" {_WINDOWED!r} in the others"
-        )
+    if config.layer_types is None:
+        return 0, 1
+    every = full_every(config.layer_types, _WINDOWED, config.num_hidden_layers, where)
     if every == 1:
         return 0, 1
     if config.sliding_window is None:
         raise SpecError(f"{where}: sliding_window null with {_WINDOWED!r} in layer_types; right: the window's tokens")
     return config.sliding_window, every
-
-
-def _layers(layers: int, every: int) -> tuple[str, ...]:
-    """Layer types where each `every`-th layer is full."""
-    return tuple(_WINDOWED if (layer + 1) % every else _FULL for layer in range(layers))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from moeplan.errors import SpecError
-from moeplan.spec.huggingface.common import Config, grouped_query, model_of, refuse_bias
+from moeplan.spec.huggingface.common import Routed, grouped_query, model_of, refuse_bias, refuse_window
 from moeplan.spec.model import ModelSpec, Size
 from moeplan.spec.record import convert
 
 
-class _Mixtral(Config, kw_only=True):
+class _Mixtral(Routed, kw_only=True):
     num_local_experts: Size
     intermediate_size: Size
     max_position_embeddings: Size
@@ -21,9 +20,7 @@ def mixtral(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """Mixtral: every layer has experts of width `intermediate_size`; gate weights are normalized."""
     config = convert(raw, _Mixtral, where=where)
     refuse_bias(config, where)
-    window, longest = config.sliding_window, config.max_position_embeddings
-    if window is not None and window < longest:
-        raise SpecError(f"{where}: sliding_window {window} is not read; right: null, or {longest} and more")
+    refuse_window(config.sliding_window, config.max_position_embeddings, where)
     return model_of(
         config,
         grouped_query(config, where),

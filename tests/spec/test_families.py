@@ -1,0 +1,331 @@
+"""HuggingFace families that no shipped model stands for: published totals, and what each refuses by name of the key."""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import moeplan
+from moeplan.errors import SpecError
+from moeplan.resources import parameters as count
+from moeplan.resources.attention import projections
+from moeplan.spec.huggingface import FAMILIES, read_config
+from moeplan.spec.model import GroupedQuery, Latent, grouped, is_dense, moe_layers, window_of, windows
+from moeplan.spec.shipped import load_model
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "hf"
+PUBLISHED = Path(moeplan.__file__).parent / "published" / "models"
+EXAMPLE = {
+    "llama": "llama-3.1-8b",
+    "qwen3": "qwen3-8b",
+    "qwen2_moe": "qwen1.5-moe-a2.7b",
+    "kimi_k2": "kimi-k2",
+    "glm4_moe": "glm-4.5-air",
+    "phimoe": "phi-3.5-moe",
+    "dbrx": "dbrx",
+    "llama4": "llama-4-maverick",
+    "hunyuan_v1_moe": "hunyuan-a13b",
+    "minimax_m2": "minimax-m2",
+}
+SAME_KEYS = {"llama4_text": "llama4", "minimax": "minimax_m2"}
+
+
+def written(folder: Path, family: str, **changes: Any) -> Path:
+    """The published file of a family with some keys changed; `...` removes one, `table__key` is one of a table."""
+    raw = json.loads((FIXTURES / EXAMPLE[family] / "config.json").read_text())
+    for key, value in changes.items():
+        *tables, last = key.split("__")
+        table = raw
+        for name in tables:
+            table = table[name]
+        table[last] = value
+        if value is ...:
+            del table[last]
+    path = folder / "changed.json"
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def test_every_family_has_a_fixture() -> None:
+    kinds = {json.loads((folder / "config.json").read_text())["model_type"] for folder in FIXTURES.iterdir()}
+    assert kinds | set(SAME_KEYS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen1.5-moe-a2.7b", 14_315_784_192),
+        ("qwen2-57b-a14b", 57_408_658_944),
+        ("kimi-k2", 1_026_408_232_448),
+        ("phi-3.5-moe", 41_873_153_344),
+        ("dbrx", 131_596_523_520),
+        ("minimax-m2", 228_689_764_864),
+    ],
+)
+def test_totals_are_those_that_the_checkpoints_state(name: str, total: int) -> None:
+    """Elements of the tensors, as their HuggingFace pages count them (MiniMax-M2 without the scales of its fp8)."""
+    assert count.total_parameters(read_config(FIXTURES / name)) == total
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("llama-4-maverick", 400e9, 17e9),
+        ("hunyuan-a13b", 80e9, 13e9),
+        ("qwen2-57b-a14b", 57e9, 14e9),
+        ("qwen1.5-moe-a2.7b", 14.3e9, 2.7e9),
+        ("kimi-k2", 1e12, 32e9),
+        ("phi-3.5-moe", 42e9, 6.6e9),
+        ("dbrx", 132e9, 36e9),
+        ("glm-4.5-air", 106e9, 12e9),
+        ("minimax-m2", 230e9, 10e9),
+    ],
+)
+def test_announced_sizes_with_or_without_the_embedding(name: str, total: float, active: float) -> None:
+    """Rounded numbers of each model's page; some leave embedding, or embedding and head, out of what is active."""
+    model = read_config(FIXTURES / name)
+    ends = count.embedding_parameters(model) + count.head_parameters(model)
+    assert count.total_parameters(model) == pytest.approx(total, rel=0.03)
+    assert 0.97 * (count.active_parameters(model) - ends) <= active <= 1.03 * count.active_parameters(model)
+
+
+def test_glm_with_the_copies_of_its_module_is_its_checkpoint() -> None:
+    """GLM-4.5 (arXiv 2508.06471): 106 B; its checkpoint has 110,468,824,832 elements with the module."""
+    model = read_config(FIXTURES / "glm-4.5-air")
+    assert count.total_parameters(model) == 106_852_251_264
+    assert count.total_parameters(model) + count.mtp_parameters(model, own_copies=True) == 110_468_824_832
+
+
+@pytest.mark.parametrize("size", ["8b", "70b", "405b"])
+def test_llama_is_the_model_of_the_published_tables(size: str) -> None:
+    assert read_config(FIXTURES / f"llama-3.1-{size}") == load_model(str(PUBLISHED / f"llama-3.1-{size}.toml"))
+
+
+def test_a_dense_model_has_no_experts() -> None:
+    for name in ("llama-3.1-8b", "qwen3-8b"):
+        model = read_config(FIXTURES / name)
+        assert (model.experts, model.top_k, model.expert_width, moe_layers(model)) == (0, 0, 0, 0)
+        assert count.active_parameters(model) == count.total_parameters(model)
+
+
+def test_older_llama_files_have_as_many_key_value_heads_as_heads(tmp_path: Path) -> None:
+    model = read_config(written(tmp_path, "llama", num_key_value_heads=..., rope_theta=..., rope_scaling=None))
+    assert grouped(model).kv_heads == 32
+    assert (model.rope_theta, model.rope_scaled) == (10_000.0, False)
+
+
+def test_newer_llama_files_keep_the_rotary_base_apart(tmp_path: Path) -> None:
+    rope = {"rope_theta": 5e5, "rope_type": "llama3"}
+    newer = read_config(written(tmp_path, "llama", rope_theta=..., rope_scaling=..., rope_parameters=rope))
+    assert (newer.rope_theta, newer.rope_scaled) == (5e5, True)
+
+
+def test_maverick_layer_by_layer() -> None:
+    """24 dense and 24 MoE layers in turn, the second layer the first with experts; sizes by hand."""
+    model = read_config(FIXTURES / "llama-4-maverick")
+    assert [is_dense(model, layer) for layer in range(48)] == [True, False] * 24
+    assert count.layer_parameters(model, 0) == 314_583_040
+    assert count.layer_parameters(model, 1) == 16_295_536_640
+    assert (count.total_parameters(model), count.active_parameters(model)) == (400_711_848_960, 17_184_691_200)
+
+
+def test_maverick_sees_chunks_but_in_each_fourth_layer() -> None:
+    model = read_config(FIXTURES / "llama-4-maverick")
+    assert grouped(model).chunked
+    assert [window_of(model, layer) for layer in range(8)] == [8192, 8192, 8192, 0] * 2
+    assert windows(model, range(48)) == {0: 12, 8192: 36}
+
+
+def test_llama4_names_its_full_layers_in_three_ways(tmp_path: Path) -> None:
+    plain = read_config(written(tmp_path, "llama4"))
+    types = (["chunked_attention"] * 3 + ["full_attention"]) * 12
+    assert read_config(written(tmp_path, "llama4", text_config__layer_types=types)) == plain
+    assert read_config(written(tmp_path, "llama4", text_config__no_rope_layers=[1, 1, 1, 0] * 12)) == plain
+    assert read_config(written(tmp_path, "llama4", text_config__no_rope_layers=[])) == plain
+    every = grouped(read_config(written(tmp_path, "llama4", text_config__no_rope_layer_interval=3)))
+    assert every.full_every == 3
+    assert grouped(read_config(written(tmp_path, "llama4", text_config__attention_chunk_size=None))).window == 0
+
+
+def test_llama4_with_experts_in_every_layer(tmp_path: Path) -> None:
+    model = read_config(written(tmp_path, "llama4", text_config__interleave_moe_layer_step=1))
+    assert (moe_layers(model), model.dense_width) == (48, 0)
+    same = read_config(written(tmp_path, "llama4", text_config__moe_layers=list(range(1, 48, 2))))
+    assert moe_layers(same) == 24
+
+
+def test_the_norm_of_llama4s_queries_has_no_weights(tmp_path: Path) -> None:
+    plain, normed = (read_config(written(tmp_path, "llama4", text_config__use_qk_norm=use)) for use in (False, True))
+    assert grouped(normed).qk_norm
+    assert count.total_parameters(normed) == count.total_parameters(plain)
+
+
+@pytest.mark.parametrize("kind", SAME_KEYS)
+def test_two_names_of_one_family(tmp_path: Path, kind: str) -> None:
+    raw = json.loads((FIXTURES / EXAMPLE[SAME_KEYS[kind]] / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(raw.get("text_config", raw) | {"model_type": kind}))
+    model = read_config(FIXTURES / EXAMPLE[SAME_KEYS[kind]])
+    assert structs.replace(read_config(path), name=model.name) == model
+
+
+def test_kimi_has_the_shape_of_deepseek_v3() -> None:
+    kimi, v3 = (read_config(FIXTURES / name) for name in ("kimi-k2", "deepseek-v3"))
+    assert isinstance(kimi.attention, Latent)
+    assert isinstance(v3.attention, Latent)
+    assert structs.replace(kimi.attention, heads=128) == v3.attention
+    assert (kimi.experts, kimi.dense_layers, kimi.expert_groups, kimi.mtp_layers) == (384, 1, 1, 0)
+
+
+def test_the_shared_expert_of_qwen2_has_its_own_width_and_a_gate() -> None:
+    model = read_config(FIXTURES / "qwen2-57b-a14b")
+    assert (model.shared_experts, model.shared_width, model.expert_width) == (1, 20_480, 2_560)
+    assert count.shared_parameters(model) == 3 * 3584 * 20_480
+    assert count.router_parameters(model) == 3584 * (64 + 1)
+
+
+def test_qwen_layers_between_those_with_experts_are_dense(tmp_path: Path) -> None:
+    model = read_config(written(tmp_path, "qwen2_moe", decoder_sparse_step=3))
+    assert [layer for layer in range(24) if not is_dense(model, layer)] == list(range(2, 24, 3))
+    assert model.dense_width == 5632
+
+
+@pytest.mark.parametrize(("name", "biases"), [("qwen2-57b-a14b", 3), ("glm-4.5-air", 3), ("phi-3.5-moe", 4)])
+def test_projections_with_biases(name: str, biases: int) -> None:
+    found = projections(read_config(FIXTURES / name))
+    assert [p.bias for p in found] == [p.outputs for p in found[:biases]] + [0] * (4 - biases)
+
+
+def test_phi_layer_by_hand() -> None:
+    """LayerNorms have two vectors, all four projections and the head a bias."""
+    model = read_config(FIXTURES / "phi-3.5-moe")
+    attention = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 2 * 4096 + 2 * 1024
+    assert count.layer_parameters(model, 0) == attention + 4 * 4096 + 16 * 4096 + 16 * 3 * 4096 * 6400
+    assert count.head_parameters(model) == 32_064 * 4097
+
+
+def test_dbrx_norms_have_no_bias() -> None:
+    model = read_config(FIXTURES / "dbrx")
+    assert (model.norm, count.norm_parameters(model), model.num_layers) == ("layer", 6144, 40)
+    assert model.normalize_top_k
+
+
+def test_the_norm_of_minimaxs_queries_spans_all_heads() -> None:
+    model = read_config(FIXTURES / "minimax-m2")
+    matrices = [(3072, 48 * 128), (3072, 8 * 128), (3072, 8 * 128), (48 * 128, 3072)]
+    assert count.attention_parameters(model) == sum(map(prod, matrices)) + (48 + 8) * 128 + 3072
+    assert count.router_parameters(model) == 256 * (3072 + 1)
+    assert model.mtp_layers == 3
+
+
+def test_hunyuans_lists_may_be_numbers(tmp_path: Path) -> None:
+    changes = {"moe_topk": 8, "num_shared_expert": 1, "moe_intermediate_size": ..., "num_experts": [64] * 32}
+    assert read_config(written(tmp_path, "hunyuan_v1_moe", **changes)) == read_config(
+        written(tmp_path, "hunyuan_v1_moe")
+    )
+
+
+def test_hunyuan_without_shared_experts_or_with_dense_layers(tmp_path: Path) -> None:
+    model = read_config(written(tmp_path, "hunyuan_v1_moe", use_mixed_mlp_moe=False, moe_layer_num_skipped=2))
+    assert (model.shared_experts, model.dense_layers, model.dense_width) == (0, 2, 3072)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("llama", "mlp_bias", True),
+        ("llama", "intermediate_size", ...),
+        ("llama", "num_attention_heads", ...),
+        ("llama", "num_key_value_heads", 0),
+        ("llama", "hidden_act", "gelu"),
+        ("qwen3", "attention_bias", True),
+        ("qwen3", "use_sliding_window", True),
+        ("qwen2_moe", "shared_expert_intermediate_size", ...),
+        ("qwen2_moe", "shared_expert_intermediate_size", 0),
+        ("qwen2_moe", "mlp_only_layers", [0]),
+        ("qwen2_moe", "use_sliding_window", True),
+        ("kimi_k2", "scoring_func", "softmax"),
+        ("kimi_k2", "q_lora_rank", ...),
+        ("glm4_moe", "n_routed_experts", ...),
+        ("glm4_moe", "first_k_dense_replace", -1),
+        ("phimoe", "sliding_window", 2048),
+        ("phimoe", "num_local_experts", ...),
+        ("phimoe", "lm_head_bias", "yes"),
+        ("dbrx", "ffn_config", ...),
+        ("dbrx", "ffn_config__moe_num_experts", ...),
+        ("dbrx", "ffn_config__moe_top_k", 0),
+        ("dbrx", "ffn_config__ffn_act_fn", {"name": "gelu"}),
+        ("dbrx", "attn_config__kv_n_heads", "8"),
+        ("dbrx", "n_heads", 47),
+        ("llama4", "text_config", ...),
+        ("llama4", "text_config", [1]),
+        ("llama4", "text_config__attention_bias", True),
+        ("llama4", "text_config__intermediate_size_mlp", ...),
+        ("llama4", "text_config__interleave_moe_layer_step", 0),
+        ("llama4", "text_config__moe_layers", [0, 2, 4]),
+        ("llama4", "text_config__layer_types", ["full_attention"]),
+        ("llama4", "text_config__layer_types", ["sliding_attention", "full_attention"] * 24),
+        ("hunyuan_v1_moe", "use_cla", True),
+        ("hunyuan_v1_moe", "use_mla", True),
+        ("hunyuan_v1_moe", "attention_bias", True),
+        ("hunyuan_v1_moe", "moe_topk", [8] * 31 + [4]),
+        ("hunyuan_v1_moe", "moe_intermediate_size", [3072] * 31),
+        ("hunyuan_v1_moe", "num_shared_expert", [0] + [1] * 31),
+        ("hunyuan_v1_moe", "num_experts", []),
+        ("minimax_m2", "attn_type_list", ...),
+        ("minimax_m2", "attn_type_list", [1] * 61),
+        ("minimax_m2", "scoring_func", "softmax"),
+        ("minimax_m2", "use_routing_bias", False),
+        ("minimax_m2", "qk_norm_type", "per_head"),
+        ("minimax_m2", "shared_intermediate_size", 512),
+        ("minimax_m2", "sliding_window", 512),
+    ],
+)
+def test_refusals_name_file_and_key(tmp_path: Path, family: str, key: str, value: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_config(written(tmp_path, family, **{key: value}))
+    assert "changed.json: " in str(caught.value)
+    assert key.split("__")[-1] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attn_type_list", [0] * 7 + [1] + [0] * 54, r"attn_type_list\[0\] 0 is not read; right: 1 \(full attention\)"),
+        (
+            "layer_types",
+            ["full_attention", "linear_attention"] * 31,
+            r"layer_types\[1\] 'linear_attention' is not read",
+        ),
+    ],
+)
+def test_linear_attention_is_refused_by_value(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_config(written(tmp_path, "minimax_m2", **{key: value}))
+
+
+def test_a_layer_that_differs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"moe_topk\[3\] 4 differs from moe_topk\[0\] 8; right: one value"):
+        read_config(written(tmp_path, "hunyuan_v1_moe", moe_topk=[8, 8, 8, 4] * 8))
+
+
+def test_qwen_with_dense_layers_needs_their_width(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="decoder_sparse_step 2 without intermediate_size; right: the dense width"):
+        read_config(written(tmp_path, "qwen2_moe", decoder_sparse_step=2, intermediate_size=...))
+
+
+@pytest.mark.parametrize("name", [*EXAMPLE.values(), "llama-3.1-405b", "qwen2-57b-a14b"])
+def test_pieces_add_up(name: str) -> None:
+    model = read_config(FIXTURES / name)
+    layers = sum(count.layer_parameters(model, layer) for layer in range(model.num_layers))
+    ends = count.embedding_parameters(model) + count.norm_parameters(model) + count.head_parameters(model)
+    assert layers + ends == count.total_parameters(model)
+    assert isinstance(model.attention, GroupedQuery) == (name != "kimi-k2")
