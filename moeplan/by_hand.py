@@ -17,6 +17,7 @@ class ByHand(NamedTuple):
     """Degrees as a user types them; None where nothing was said."""
 
     tp: int | None = None
+    cp: int | None = None
     pp: int | None = None
     vpp: int | None = None
     ep: int | None = None
@@ -31,7 +32,7 @@ class ByHand(NamedTuple):
     deduplicate: bool | None = None
 
 
-MESH_ONLY = ("tp", "pp", "vpp", "ep", "etp", "split")
+MESH_ONLY = ("tp", "cp", "pp", "vpp", "ep", "etp", "split")
 SIDES_ONLY = ("attention_gpus", "ffn_gpus", "pairs", "depth", "deduplicate")
 
 
@@ -45,7 +46,10 @@ def layout_of(case: Case, given: ByHand, family: str = "") -> Layout:
     family = family or ("disaggregated" if two else "colocated")
     if family not in FAMILIES:
         raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
-    strange = [*(MESH_ONLY if family == "disaggregated" else SIDES_ONLY), *(("tp", "etp") if family == "piper" else ())]
+    strange = [
+        *(MESH_ONLY if family == "disaggregated" else SIDES_ONLY),
+        *(("tp", "cp", "etp") if family == "piper" else ()),
+    ]
     for name in strange:
         if (value := getattr(given, name)) is not None:
             told = "" if value is True else f" {value}"
@@ -79,18 +83,19 @@ def _piper(case: Case, given: ByHand) -> Piper:
 
 
 def _colocated(case: Case, given: ByHand) -> Colocated:
-    tp, pp, ep = given.tp or 1, given.pp or 1, given.ep or 1
+    tp, cp, pp, ep = given.tp or 1, given.cp or 1, given.pp or 1, given.ep or 1
     etp, world = given.etp or tp, num_ranks(case.cluster)
     if world % (etp * ep * pp):
         unsaid = " (etp was not given and is tp)" if given.etp is None and tp > 1 else ""
         raise SpecError(f"layout: etp {etp} * ep {ep} * pp {pp} = {etp * ep * pp} does not divide {world} GPUs{unsaid}")
     return Colocated(
         tp=tp,
+        cp=cp,
         pp=pp,
         vpp=given.vpp or 1,
         ep=ep,
         etp=etp,
-        dp=given.dp or _left(case, tp=tp, pp=pp),
+        dp=given.dp or _left(case, tp=tp, pp=pp, **({"cp": cp} if cp > 1 else {})),
         micro_batch=given.micro_batch,
         split=given.split or (),
     )

@@ -17,7 +17,7 @@ from moeplan.spec.case import Case
 def dealt(case: Case, layout: Layout, graph: StageGraph) -> Batch:
     """The micro-batches of a step under `layout`."""
     first = graph.positions[0].ranks
-    return batch(case.workload.global_batch, layout.micro_batch, len(first) * len(first[0]) // graph.tp)
+    return batch(case.workload.global_batch, layout.micro_batch, len(first) * len(first[0]) // (graph.tp * graph.cp))
 
 
 def shape_of(layout: Layout, graph: StageGraph, microbatches: int) -> Shape:

@@ -22,6 +22,7 @@ from moeplan.spec.record import Record
 PieceKind = Literal["embedding", "attention", "experts", "dense", "join", "head"]
 EdgeKind = Literal["local", "send", "dispatch", "combine", "m2n", "n2m"]
 Side = Literal["attention", "ffn"]
+Module = Literal["core_attention", "norm", "activation", "latent_up", "dense", "shared_experts"]
 FAN_IN = ("combine", "n2m")
 
 
@@ -89,6 +90,8 @@ class Recompute(Record):
     """`full` keeps only the input of an attention piece."""
     ffn: Literal["none", "experts", "full"] = "none"
     """`experts` keeps the rows that experts received; `full` keeps nothing and dispatches again."""
+    modules: tuple[Module, ...] = ()
+    """Single modules whose inner values are computed again inside the backward of a piece that is kept."""
 
 
 class Position(Record):
@@ -137,6 +140,8 @@ class StageGraph(Record):
     """edges[i] joins pieces[i] and pieces[i + 1]."""
     replicas: tuple[Replica, ...]
     tp: int = 1
+    cp: int = 1
+    """Ranks that hold parts of the same sequences."""
     etp: int = 1
     ep: int = 1
     """Shards of the experts of one piece."""
@@ -206,8 +211,8 @@ def join_edges(pieces: Sequence[Piece], stages: Sequence[tuple[int, ...]], *, de
 
 def shard_of(graph: StageGraph, copy: int, index: int) -> int:
     """Data-parallel shard of the rank at `index` of a `sequence` position in `copy`."""
-    per_copy = len(graph.positions[0].ranks[0]) // graph.tp
-    return copy * per_copy + index // graph.tp
+    per_shard = graph.tp * graph.cp
+    return copy * (len(graph.positions[0].ranks[0]) // per_shard) + index // per_shard
 
 
 def expert_shard(graph: StageGraph, index: int) -> int:
@@ -236,6 +241,7 @@ def assemble(  # noqa: PLR0913
     stage_of: Callable[[int, Side], int],
     ep: int,
     tp: int = 1,
+    cp: int = 1,
     etp: int = 1,
     deduplicate: bool = False,
     sharded: bool = True,
@@ -249,6 +255,7 @@ def assemble(  # noqa: PLR0913
         edges=tuple(join_edges(pieces, stages, deduplicate=deduplicate)),
         replicas=(),
         tp=tp,
+        cp=cp,
         etp=etp,
         ep=ep,
     )

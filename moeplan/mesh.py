@@ -50,7 +50,6 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
     product = layout.tp * layout.cp * layout.dp * layout.pp
     expert_mesh = layout.etp * layout.ep * layout.pp
     rules = [
-        (layout.cp == 1, f"cp {layout.cp} is not planned; cp may be 1"),
         (
             product == world,
             f"tp {layout.tp} * cp {layout.cp} * dp {layout.dp} * pp {layout.pp} = {product}, not {world}",
@@ -96,6 +95,8 @@ def check_experts(model: ModelSpec, ep: int, world: int) -> None:
 def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
     """The stage graph of `layout`."""
     check_degrees(case.model, layout, num_ranks(case.cluster))
+    if case.workload.seq_len % layout.cp:
+        raise SpecError(f"layout: sequences of {case.workload.seq_len} tokens % cp {layout.cp} is not 0")
     stage_world = layout.tp * layout.cp * layout.dp
     size = block(layout)
     counts = layers_of(case.model.num_layers, layout)
@@ -109,9 +110,10 @@ def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
         stages=[(s % layout.pp,) for s in range(layout.pp * layout.vpp)],
         stage_of=lambda layer, side: stage_of[layer],
         tp=layout.tp,
+        cp=layout.cp,
         etp=layout.etp,
         ep=layout.ep,
-        sharded=case.memory.optimizer_shards != 1,
+        sharded=case.memory.optimizer_shards != 1 and case.memory.zero > 0,
     )
 
 

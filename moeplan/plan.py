@@ -17,7 +17,7 @@ from moeplan.spec.cluster import ClusterSpec
 from moeplan.spec.record import Record, to_json, to_plain
 
 SCHEMA: Final = "moeplan.plan"
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 
 class ScheduleText(Record):

@@ -37,7 +37,7 @@ def read_plan(path: Path | str) -> Plan:
 def _upgraded(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """`raw` as this version writes it; the digest of an older plan is compared with its own fields, and dropped.
 
-    1.0: Piper's layout had the degrees of a colocated mesh.
+    1.0: Piper's layout had the degrees of a colocated mesh. 1.1 had no `execution`, which is the default one.
     """
     if raw["schema_version"] == SCHEMA_VERSION:
         return raw

@@ -45,7 +45,7 @@ def _check_predictions(plan: Plan) -> None:
 
 def _check_batch(plan: Plan) -> None:
     dealt, first = plan.batch, plan.graph.positions[0].ranks
-    shards = len(first) * len(first[0]) // plan.graph.tp
+    shards = len(first) * len(first[0]) // (plan.graph.tp * plan.graph.cp)
     expected = batch(plan.case.workload.global_batch, dealt.micro_batch, shards) if dealt.micro_batch > 0 else None
     if dealt != expected:
         raise SpecError(
@@ -68,8 +68,9 @@ def _check_stages(plan: Plan) -> None:
 
 def _check_graph(plan: Plan) -> None:
     graph, model = plan.graph, plan.case.model
-    if min(graph.tp, graph.ep, graph.etp) < 1:
-        raise SpecError(f"graph: tp {graph.tp}, ep {graph.ep}, etp {graph.etp} must be at least 1")
+    if min(graph.tp, graph.cp, graph.ep, graph.etp) < 1:
+        degrees = f"tp {graph.tp}, cp {graph.cp}, ep {graph.ep}, etp {graph.etp}"
+        raise SpecError(f"graph: {degrees} must be at least 1")
     for position in graph.positions:
         if len({len(group) for group in position.ranks}) != 1 or not position.ranks[0]:
             raise SpecError(f"graph: position {position.name} has copies of unequal size")
@@ -102,8 +103,8 @@ def _check_layout(plan: Plan) -> None:
         degrees["deduplicate"] = rows == {"deduplicated"} if rows else plan.layout.deduplicate
     else:
         mesh = mesh_of(plan.layout)
-        degrees = {"tp": graph.tp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
-        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards // max(mesh.cp, 1)}
+        degrees = {"tp": graph.tp, "cp": graph.cp, "etp": graph.etp, "ep": graph.ep, "pp": positions}
+        degrees |= {"vpp": len(graph.stages) // positions, "dp": plan.batch.shards}
         if isinstance(plan.layout, Piper):
             degrees = {name: degrees[name] for name in ("pp", "vpp", "ep")} | {"dp": degrees["dp"] // max(graph.ep, 1)}
         cut = [sum(p.kind == "attention" and p.stage == s for p in graph.pieces) for s in range(len(graph.stages))]

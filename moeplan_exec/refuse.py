@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated, StageGraph
+from moeplan.layout import StageGraph
 from moeplan.plan import Plan, world_size
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, windows
 
 ALGORITHMS = {
@@ -52,6 +53,7 @@ def reasons(plan: Plan) -> Iterator[str]:
     for name, degree in _degrees(plan).items():
         if degree != 1:
             yield f"{name} {degree} cannot be run; tensor and context parallelism run with degree 1"
+    yield from _carried_out(plan)
     if graph.shared_side != "attention":
         yield f"shared experts on the {graph.shared_side} side cannot be run; they run on the attention side"
     for edge in graph.edges:
@@ -62,6 +64,20 @@ def reasons(plan: Plan) -> Iterator[str]:
     if any(len(homes) != 1 for homes in graph.stages):
         yield "stages with several homes cannot be run; one position per stage can"
     yield from _expert_groups(graph)
+
+
+def _carried_out(plan: Plan) -> Iterator[str]:
+    """Ways of carrying out a step that the executor does not know."""
+    for name in Execution.__struct_fields__:
+        found, right = getattr(plan.case.execution, name), getattr(Execution(), name)
+        if found != right:
+            yield f"execution.{name} {_text(found)} cannot be run, {_text(right)} can"
+    if plan.case.memory.zero > 1:
+        yield f"memory.zero {plan.case.memory.zero} cannot be run, 0 and 1 can"
+    if plan.case.memory.offload:
+        yield f"memory.offload {plan.case.memory.offload:g} cannot be run, 0 can"
+    if plan.recompute.modules:
+        yield f"recompute of modules {', '.join(plan.recompute.modules)} cannot be run, of whole pieces can"
 
 
 def _model(model: ModelSpec, seq_len: int) -> Iterator[str]:
@@ -93,8 +109,7 @@ def _text(value: object) -> str:
 
 
 def _degrees(plan: Plan) -> dict[str, int]:
-    cp = plan.layout.cp if isinstance(plan.layout, Colocated) else 1
-    return {"tp": plan.graph.tp, "cp": cp, "etp": plan.graph.etp}
+    return {"tp": plan.graph.tp, "cp": plan.graph.cp, "etp": plan.graph.etp}
 
 
 def _expert_groups(graph: StageGraph) -> Iterator[str]:

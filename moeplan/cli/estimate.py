@@ -39,6 +39,7 @@ def estimate(  # noqa: PLR0913
     gpus: Gpus = None,
     family: Annotated[str, typer.Option("--family", help="colocated (default), piper or disaggregated")] = "",
     tp: Annotated[int | None, typer.Option("--tp", min=1, help="tensor parallel")] = None,
+    cp: Annotated[int | None, typer.Option("--cp", min=1, help="context parallel")] = None,
     pp: Annotated[int | None, typer.Option("--pp", min=1, help="pipeline parallel")] = None,
     vpp: Annotated[int | None, typer.Option("--vpp", min=1, help="virtual stages per position")] = None,
     pp_split: Annotated[str | None, typer.Option("--pp-split", help="layers per virtual stage: 9,8,8,7")] = None,
@@ -83,6 +84,7 @@ def estimate(  # noqa: PLR0913
         raise SpecError(f"--set layout.{next(iter(fixed))}: estimate takes degrees as options, such as --pp 4")
     given = ByHand(
         tp=tp,
+        cp=cp,
         pp=pp,
         vpp=vpp,
         split=split_of(pp_split) if pp_split is not None else None,

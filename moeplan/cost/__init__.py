@@ -11,3 +11,17 @@ class Cost(NamedTuple):
     seconds: float
     source: str
     """Where the number came from: measured, interpolated, roofline or assumed."""
+
+
+class Parts(NamedTuple):
+    """Seconds of compute by what bounds them; the host's seconds pass beside the others, not after them."""
+
+    gemm: float = 0.0
+    """Matrix products in the workload's element type."""
+    narrow_gemm: float = 0.0
+    """Matrix products in 8 or 4 bits."""
+    attention: float = 0.0
+    stream: float = 0.0
+    """Passes over HBM."""
+    host: float = 0.0
+    """Launches, as the host makes them one after another."""

@@ -44,7 +44,7 @@ class Machine(NamedTuple):
 def loads(case: Case, graph: StageGraph, batch: Batch, microbatch: int) -> list[Load]:
     """The load of the busiest rank of each position for `microbatch`."""
     busiest = max(len(sequences(batch, microbatch, shard)) for shard in (0, batch.shards - 1))
-    tokens = busiest * case.workload.seq_len
+    tokens = busiest * case.workload.seq_len / graph.cp
     per_copy = len(graph.positions[0].ranks[0]) // graph.tp
     return [_load(case, graph, position, tokens, per_copy) for position in graph.positions]
 

@@ -62,7 +62,7 @@ def stages(case: Case, layout: Disaggregated) -> StageGraph:
         stage_of=lambda layer, side: 2 * layer + (side == "ffn"),
         ep=ffn,
         deduplicate=layout.deduplicate,
-        sharded=case.memory.optimizer_shards != 1,
+        sharded=case.memory.optimizer_shards != 1 and case.memory.zero > 0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moeplan.spec.cluster import ClusterSpec, check_cluster
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import ModelSpec, check_model
 from moeplan.spec.record import Record, validated
 from moeplan.spec.workload import Memory, Workload, check_memory
@@ -15,11 +16,12 @@ class Case(Record):
     cluster: ClusterSpec
     workload: Workload
     memory: Memory = Memory()
+    execution: Execution = Execution()
 
 
 def check_case(case: Case) -> Case:
     """`case`, or SpecError with the first two numbers in it that do not go together."""
-    for name in ("model", "workload", "memory"):
+    for name in ("model", "workload", "memory", "execution"):
         validated(getattr(case, name), name)
     check_model(case.model)
     check_cluster(case.cluster)

@@ -31,6 +31,11 @@ class Memory(Record):
     """Master weight and two Adam moments, divided over the ranks that hold the same parameter."""
     optimizer_shards: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Ranks over which the optimizer state is divided; 0 means all that hold the same parameter."""
+    zero: Annotated[int, msgspec.Meta(ge=0, le=3)] = 1
+    """What ranks with the same parameters divide: 1 optimizer state, 2 gradients too, 3 weights too (FSDP); 0 nothing.
+    """
+    offload: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """Share of the optimizer state that the host's memory holds."""
     usable: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     """Share of HBM for planned bytes; the rest is left to the allocator, communicators and workspaces (assumed)."""
     activations: Literal["kept", "piper"] = "kept"
