@@ -6,11 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from math import log
 
-from moeplan.cost import Cost
+from moeplan.cost import Cost, Parts
 from moeplan.errors import SpecError
 from moeplan.resources.work import Compute
 from moeplan.spec.calibration import Calibration, Curve
 from moeplan.spec.cluster import Gpu
+from moeplan.spec.execution import Execution
 
 _TRUST = ("measured", "interpolated", "roofline", "assumed")
 
@@ -54,6 +55,24 @@ def seconds(work: Iterable[Compute], gpu: Gpu, calibration: Calibration, dtype: 
             total += max(kernel.flop / (peak * efficiency(curve, kernel.size)), moving)
             sources.add(curve.source)
     return Cost(total + calibration.kernel_s, weakest(sources)) if total else Cost(0.0, "roofline")
+
+
+def parts(
+    work: Iterable[Compute], gpu: Gpu, calibration: Calibration, execution: Execution, dtype: str
+) -> tuple[Parts, str]:
+    """Seconds of kernels by what bounds them, and the weakest source among them."""
+    spent = {"gemm": 0.0, "attention": 0.0, "stream": 0.0}
+    peak, sources = peak_flop_per_s(gpu, dtype), set()
+    for kernel in work:
+        moving = kernel.hbm_bytes / (gpu.hbm_bytes_per_s * calibration.hbm)
+        if kernel.kind == "stream" or not kernel.flop:
+            spent["stream"] += moving
+            continue
+        curve: Curve = getattr(calibration, kernel.kind)
+        name = "attention" if kernel.kind == "attention" else "gemm"
+        spent[name] += max(kernel.flop / (peak * efficiency(curve, kernel.size)), moving)
+        sources.add(curve.source)
+    return Parts(**spent, host=calibration.kernel_s if any(spent.values()) else 0.0), weakest(sources)
 
 
 def weakest(sources: Iterable[str]) -> str:

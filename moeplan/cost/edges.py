@@ -1,0 +1,65 @@
+"""Seconds of one edge of the chain for one micro-batch: rows to their experts and back, or to the next stage."""
+
+from __future__ import annotations
+
+from moeplan.cost import Cost
+from moeplan.cost import communication as network
+from moeplan.cost.exposure import exposed_experts
+from moeplan.cost.pricing import Loads, Pricing
+from moeplan.layout import StageGraph
+from moeplan.resources.traffic import edge_bytes, residual_bytes
+
+
+def alike_edges(graph: StageGraph) -> dict[tuple[str, str, int, int, bool], list[int]]:
+    """Edge numbers by what their seconds depend on: kind, algorithm, both positions, a dense FFN at an end."""
+    found: dict[tuple[str, str, int, int, bool], list[int]] = {}
+    for number, edge in enumerate(graph.edges):
+        if edge.kind != "local":
+            ends = graph.pieces[number], graph.pieces[number + 1]
+            here, there = (graph.stages[p.stage][0] for p in ends)
+            dense = "dense" in (ends[0].kind, ends[1].kind)
+            found.setdefault((edge.kind, edge.algorithm, here, there, dense), []).append(number)
+    return found
+
+
+def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
+    """Seconds of `edge` in `direction`, as far as compute waits for them."""
+    case, graph, machine = pricing
+    ends = [graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)]
+    source, target = ends if direction == "F" else ends[::-1]
+    ranks = [graph.positions[p].ranks for p in (source, target)]
+    size = edge_bytes(case.model, graph, edge, direction, at[source], dtype=case.workload.dtype)
+    kind, algorithm = graph.edges[edge].kind, graph.edges[edge].algorithm
+    if kind in ("dispatch", "combine"):
+        return _routed(pricing, source, size)
+    if kind == "send":
+        pairs = [pair for a, b in zip(*ranks, strict=True) for pair in zip(a, b, strict=True)]
+        return network.point_to_point(*machine, pairs, size)
+    if algorithm == "deduplicated":
+        attention, ffn = ends if kind == "m2n" else ends[::-1]
+        load, dtype = at[attention], case.workload.dtype
+        carried = residual_bytes(case.model, graph, edge, load, dtype=dtype) if kind == "m2n" else 0.0
+        rows = edge_bytes(case.model, graph, edge, direction, load, dtype=dtype) - carried
+        sides = graph.positions[attention].ranks, graph.positions[ffn].ranks
+        return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried)
+    return network.many_to_many(*machine, ranks[0], ranks[1], size)
+
+
+def _routed(pricing: Pricing, position: int, size: float) -> Cost:
+    """Dispatch or combine inside a position by the dispatcher that the case names."""
+    case, graph, machine = pricing
+    groups = expert_groups(graph, position)
+    cost = network.all_to_all(*machine, groups, size)
+    node = machine.fabric.node_of(groups[0])
+    return cost._replace(seconds=cost.seconds * exposed_experts(case, between=bool((node != node[0]).any())))
+
+
+def expert_groups(graph: StageGraph, position: int) -> list[tuple[int, ...]]:
+    """Ranks that exchange rows: those of one block of etp * ep with the same expert-tensor-parallel index."""
+    block = graph.etp * graph.ep
+    return [
+        group[start + j : start + block : graph.etp]
+        for group in graph.positions[position].ranks
+        for start in range(0, len(group), block)
+        for j in range(graph.etp)
+    ]

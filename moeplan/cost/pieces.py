@@ -1,0 +1,112 @@
+"""Seconds of one piece of the chain on one rank: compute by what bounds it, and communication inside the piece."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moeplan.cost import Cost, Parts, compute
+from moeplan.cost import communication as network
+from moeplan.cost.beside import together
+from moeplan.cost.exposure import exposed
+from moeplan.cost.patterns import blocks
+from moeplan.cost.pricing import Pricing
+from moeplan.layout import StageGraph
+from moeplan.resources import attention
+from moeplan.resources.traffic import split_elements
+from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
+from moeplan.spec.case import Case
+from moeplan.spec.model import is_dense, window_of
+
+
+class Alike(NamedTuple):
+    """What the seconds of a piece depend on; pieces with the same of it are priced once."""
+
+    kind: str
+    moe: bool
+    """Whether the layer has routed experts."""
+    window: int
+    position: int
+
+
+class Priced(NamedTuple):
+    """Seconds of one piece for one micro-batch in one direction."""
+
+    parts: Parts
+    """Compute, as the calibration's curves give it."""
+    tensor: float
+    """Collectives of tensor parallelism that compute waits for."""
+    context: float
+    """Keys and values of other context-parallel ranks, as far as attention waits for them."""
+    source: str
+    """The weakest of compute's sources."""
+
+    @property
+    def inside_s(self) -> float:
+        """Communication inside the piece."""
+        return self.tensor + self.context
+
+
+def alike(case: Case, graph: StageGraph) -> dict[Alike, list[int]]:
+    """Piece numbers by what their seconds depend on."""
+    found: dict[Alike, list[int]] = {}
+    for number, piece in enumerate(graph.pieces):
+        moe = piece.layer < case.model.num_layers and not is_dense(case.model, piece.layer)
+        window = window_of(case.model, piece.layer) if piece.kind == "attention" else 0
+        found.setdefault(Alike(piece.kind, moe, window, graph.stages[piece.stage][0]), []).append(number)
+    return found
+
+
+def price(pricing: Pricing, what: Alike, load: Load, direction: str) -> Priced:
+    """Seconds of a piece in `direction`, F or B, at one rank with `load`."""
+    case, machine = pricing.case, pricing.machine
+    seq_len, dtype = case.workload.seq_len, case.workload.dtype
+    work = forward(case.model, what.kind, load, seq_len=seq_len, dtype=dtype, moe=what.moe, window=what.window)
+    work = work if direction == "F" else backward(work)
+    parts, source = compute.parts(work, case.cluster.gpu, machine.calibration, case.execution, dtype)
+    return Priced(
+        parts, _tensor(pricing, what, load, direction), _context(pricing, what, load, direction, parts), source
+    )
+
+
+def seconds(priced: Priced) -> Cost:
+    """All seconds of a piece: kernels beside their launches, then the communication inside."""
+    return Cost(together(priced.parts) + priced.inside_s, priced.source)
+
+
+def _tensor(pricing: Pricing, what: Alike, load: Load, direction: str) -> float:
+    """All-gathers and reduce-scatters of the rows around tensor-parallel blocks, as far as compute waits for them."""
+    graph, case = pricing.graph, pricing.case
+    degree = graph.etp if what.kind == "experts" else graph.tp
+    passed = split_elements(case.model, what.kind, direction, moe=what.moe)
+    if degree == 1 or not passed:
+        return 0.0
+    groups = blocks(graph.positions[what.position].ranks, degree)
+    size = (load.rows if what.kind == "experts" else load.tokens) * ELEMENT_BYTES[case.workload.dtype]
+    total = sum(network.all_gather(*pricing.machine, groups, elements * size).seconds for elements in passed)
+    return total * exposed(case, "tensor")
+
+
+def _context(pricing: Pricing, what: Alike, load: Load, direction: str, parts: Parts) -> float:
+    """Keys and values of the group's other ranks, gathered in a ring behind attention; in the backward also gradients.
+
+    seconds = max(0, all-gather - hidden share of attention); the backward gathers once more and scatters gradients.
+    """
+    graph, case = pricing.graph, pricing.case
+    if graph.cp == 1 or what.kind != "attention":
+        return 0.0
+    widths = attention.core(case.model, load.tp)
+    buffer = load.tokens * graph.cp * (widths.keys + widths.values) * ELEMENT_BYTES[case.workload.dtype]
+    passes = 1 if direction == "F" else 2
+    total = passes * network.all_gather(*pricing.machine, context_groups(graph, what.position), buffer).seconds
+    return max(0.0, total - (1 - exposed(case, "context")) * parts.attention)
+
+
+def context_groups(graph: StageGraph, position: int) -> list[tuple[int, ...]]:
+    """Ranks of a position that hold parts of the same sequences and the same heads."""
+    size = graph.tp * graph.cp
+    return [
+        ranks[start + head : start + size : graph.tp]
+        for ranks in graph.positions[position].ranks
+        for start in range(0, len(ranks), size)
+        for head in range(graph.tp)
+    ]
