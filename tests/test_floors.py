@@ -17,7 +17,7 @@ FLOORS = (
     ("program", "plan", "plan_rules", "plan_file", "options"),
     ("topology", "resources", "papers"),
     ("cost",),
-    ("layouts", "schedules", "overlaps", "simulate", "draft"),
+    ("layouts", "schedules", "overlaps", "simulate", "draft", "analytic"),
     ("optimizer", "calibrate"),
     ("planner", "estimator", "by_hand", "caveats", "report", "tables", "ranking", "sweep", "plots", "validate"),
     ("cli",),

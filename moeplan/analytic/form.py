@@ -1,0 +1,177 @@
+"""A step before it is summed: seconds of every kind of piece, and how often each position runs it.
+
+All positions of a mesh have the same load, so that a kind of piece is priced once. Uneven stages stay uneven: what each
+position holds is counted. Factors that are fitted later act on the columns, so that a step is summed again without
+being priced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeplan.analytic.bubble import bubble
+from moeplan.batch import Batch
+from moeplan.cost import Parts
+from moeplan.cost.edges import edge_cost
+from moeplan.cost.pieces import Alike, Priced, alike, price
+from moeplan.cost.pricing import Loads, Pricing, loads
+from moeplan.cost.synchronisation import optimizer, shared
+from moeplan.layout import Recompute
+from moeplan.program import keeps
+
+Floats = NDArray[np.float64]
+CLASSES = (*Parts._fields, "tensor", "context", "expert")
+"""What the columns of `Form.pieces` hold: seconds of compute by what bounds it, then communication."""
+
+
+class Form(NamedTuple):
+    """One step of one layout."""
+
+    pieces: Floats
+    """Seconds of each kind of piece in each direction for one micro-batch [rows, classes]."""
+    forward: Floats
+    """How often a position's forward runs each row [positions, rows]."""
+    backward: Floats
+    """The same of its backward, with what it computes again."""
+    microbatches: float
+    """Whole ones; a short last one counts as the part that it is."""
+    bubble: float
+    """Micro-batches' worth of the mean position but for the slowest."""
+    hop_s: float
+    """From one position to the next, once."""
+    hops: tuple[float, float]
+    """How many of them the step waits for while the pipeline fills and drains, and once it is full."""
+    scatter_s: Floats
+    """Gradients of each position summed, once per step [positions]."""
+    gather_s: Floats
+    """New weights of each position gathered, once per step [positions]."""
+    regather_s: Floats
+    """Weights gathered for each micro-batch's forward, where no rank holds them whole [positions]."""
+    rescatter_s: Floats
+    """Gradients summed after each micro-batch's backward there [positions]."""
+    optimizer_s: float
+    ahead: Floats
+    """Chunks by which a position's last backward ends before the first position's, in its own backward [positions]."""
+    gpus: int
+    hides: frozenset[str]
+    """What runs behind compute: gradients, parameters."""
+    sources: tuple[str, ...]
+    """Of each row."""
+
+
+def form(pricing: Pricing, batch: Batch, schedule: str, recompute: Recompute) -> Form:
+    """The step of `pricing`, whose graph is a mesh; SpecError for a schedule without a closed form."""
+    case, graph, _ = pricing
+    full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
+    rows = [_row(pricing, what, number, full, recompute) for what, number in _kinds(pricing)]
+    counts = _counts(pricing, [row.what for row in rows])
+    positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
+    part = last[0].tokens / full[0].tokens
+    scatter, gather = _once(pricing)
+    split = case.memory.zero == 3
+    nothing = np.zeros(positions)
+    return Form(
+        pieces=np.array([seconds for row in rows for seconds in (row.forward, row.backward, row.again)]),
+        forward=np.asarray(np.kron(counts, [1.0, 0.0, 0.0]), dtype=np.float64),
+        backward=np.asarray(np.kron(counts, [0.0, 1.0, 1.0]), dtype=np.float64),
+        microbatches=batch.microbatches - 1 + part,
+        bubble=bubble(schedule, positions, virtual),
+        hop_s=_hop_s(pricing, full),
+        hops=_hops(schedule, positions, virtual, batch.microbatches),
+        scatter_s=nothing if split else scatter,
+        gather_s=nothing if split else gather,
+        regather_s=gather if split else nothing,
+        rescatter_s=scatter if split else nothing,
+        optimizer_s=optimizer(pricing).seconds,
+        ahead=np.arange(positions) / virtual,
+        gpus=sum(len(group) for position in graph.positions for group in position.ranks),
+        hides=frozenset(case.execution.hidden),
+        sources=tuple(source for row in rows for source in (row.source,) * 3),
+    )
+
+
+class _Row(NamedTuple):
+    what: Alike
+    forward: list[float]
+    backward: list[float]
+    again: list[float]
+    """The forward once more, where it is recomputed."""
+    source: str
+
+
+def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
+    """Each kind of piece, as it stands at one position, with the number of one such piece."""
+    met = set()
+    for what, numbers in alike(pricing.case, pricing.graph).items():
+        kind = what._replace(position=0)
+        if kind not in met:
+            met.add(kind)
+            yield what, numbers[0]
+
+
+def _row(pricing: Pricing, what: Alike, number: int, at: Loads, recompute: Recompute) -> _Row:
+    graph = pricing.graph
+    forward, backward = (price(pricing, what, at[what.position], direction) for direction in "FB")
+    sent, returned = _routed(pricing, number, "F", at), _routed(pricing, number, "B", at)
+    kept = keeps(graph.pieces[number], recompute)
+    again = [0.0] * len(CLASSES)
+    if kept != "activations":
+        again = _columns(forward, sent[0] if kept == "nothing" else 0.0)
+    return _Row(what, _columns(forward, sum(sent)), _columns(backward, sum(returned)), again, forward.source)
+
+
+def _columns(priced: Priced, expert_s: float) -> list[float]:
+    return [*priced.parts, priced.tensor, priced.context, expert_s]
+
+
+def _routed(pricing: Pricing, number: int, direction: str, at: Loads) -> tuple[float, float]:
+    """Seconds of dispatch and combine around an experts piece; none around others."""
+    if pricing.graph.pieces[number].kind != "experts":
+        return 0.0, 0.0
+    return tuple(edge_cost(pricing, edge, direction, at).seconds for edge in (number - 1, number))  # type: ignore[return-value]
+
+
+def _counts(pricing: Pricing, kinds: list[Alike]) -> Floats:
+    """Pieces of each kind at each position [positions, kinds]."""
+    column = {what._replace(position=0): i for i, what in enumerate(kinds)}
+    counts = np.zeros((len(pricing.graph.positions), len(kinds)))
+    for what, numbers in alike(pricing.case, pricing.graph).items():
+        counts[what.position, column[what._replace(position=0)]] += len(numbers)
+    return counts
+
+
+def _hop_s(pricing: Pricing, at: Loads) -> float:
+    """Seconds of the first transfer from one position to the next."""
+    for number, edge in enumerate(pricing.graph.edges):
+        if edge.kind == "send":
+            return edge_cost(pricing, number, "F", at).seconds
+    return 0.0
+
+
+EXPOSED_HOPS = 0.15
+"""Share of the hops that an interleaved schedule waits for once the pipeline is full (assumed)."""
+
+
+def _hops(schedule: str, positions: int, virtual: int, microbatches: int) -> tuple[float, float]:
+    """Hops that the step waits for: 2 (p - 1) while the pipeline fills and drains, and then for each micro-batch.
+
+    In 1F1B two neighbours pass two micro-batches around in 2 (F + B) and two hops: one hop each. GPipe's pass behind
+    compute; with v > 1 they are posted ahead, and 15 % of 2 m v are waited for.
+    """
+    if positions == 1:
+        return 0.0, 0.0
+    each = float(microbatches) if virtual == 1 else EXPOSED_HOPS * 2 * microbatches * virtual
+    return 2.0 * (positions - 1), 0.0 if schedule == "gpipe" else each
+
+
+def _once(pricing: Pricing) -> tuple[Floats, Floats]:
+    """Seconds of summing gradients and of gathering weights at each position [positions] each."""
+    scatter, gather = (np.zeros(len(pricing.graph.positions)) for _ in range(2))
+    for one in shared(pricing):
+        for position in pricing.graph.replicas[one.number].positions:
+            (gather if one.kind == "all_gather" else scatter)[position] += one.cost.seconds
+    return scatter, gather

@@ -1,0 +1,110 @@
+"""The closed form of a step: what it adds up to, and where it agrees with the simulated step."""
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from moeplan.analytic.bubble import bubble
+from moeplan.analytic.form import CLASSES, form
+from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, step
+from moeplan.cost.pricing import Pricing
+from moeplan.draft import dealt
+from moeplan.errors import SpecError
+from moeplan.estimator import estimate
+from moeplan.layout import Colocated, Piper, Recompute
+from moeplan.layouts import stages
+from moeplan.spec.execution import Execution
+
+MODEL = {"num_layers": 8, "hidden": 2048, "expert_width": 1024, "experts": 16, "vocab": 32000}
+LAYOUTS = {
+    "one stage": (16, Colocated(dp=16, ep=8), "1f1b", Recompute()),
+    "four stages": (16, Colocated(pp=4, dp=4, ep=4), "1f1b", Recompute()),
+    "tensor parallel": (16, Colocated(tp=2, pp=2, dp=4, ep=4), "1f1b", Recompute()),
+    "interleaved": (16, Colocated(pp=2, vpp=2, dp=8, ep=8), "interleaved", Recompute()),
+    "gpipe": (16, Piper(pp=4, ep=4), "gpipe", Recompute()),
+    "recomputed": (16, Colocated(pp=2, dp=8, ep=8), "1f1b", Recompute(attention="full", ffn="full")),
+    "uneven": (16, Colocated(pp=4, dp=4, ep=4, split=(3, 2, 2, 1)), "1f1b", Recompute()),
+}
+
+
+def formed(case, layout, schedule, machine, recompute=Recompute()):  # noqa: B008
+    graph = stages(case, layout)
+    return form(Pricing(case, graph, machine), dealt(case, layout, graph), schedule, recompute)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_closed_form_agrees_with_the_simulated_step(name, make_case, machine_of):
+    """Within 3 % where nothing overlaps: the simulator has no stragglers and no time between steps."""
+    gpus, layout, schedule, recompute = LAYOUTS[name]
+    case = make_case(gpus, global_batch=256, seq_len=4096, **MODEL)
+    machine = machine_of(case)
+    simulated = estimate(case, machine.calibration, layout, schedule=schedule, recompute=recompute)
+    told = step(formed(case, layout, schedule, machine, recompute))
+    assert told.step_s - told.straggling - FIXED_S == pytest.approx(simulated.plan.predictions.step_s, rel=0.03)
+
+
+def test_a_half_last_microbatch_counts_half(make_case, machine_of):
+    """On one position the step is linear in the micro-batches, short ones included."""
+    layout = Colocated(micro_batch=4)
+    told = [
+        step(formed(case, layout, "1f1b", machine_of(case))).compute.sum()
+        for case in (make_case(1, global_batch=n, seq_len=1024, **MODEL) for n in (4, 6, 8))
+    ]
+    assert told[1] == pytest.approx((told[0] + told[2]) / 2)
+
+
+def test_the_parts_add_up_and_factors_act_on_their_class_alone(make_case, machine_of):
+    case = make_case(16, global_batch=256, seq_len=4096, **MODEL)
+    one = formed(case, Colocated(tp=2, pp=2, dp=4, ep=4), "1f1b", machine_of(case))
+    before = step(one)
+    assert before.step_s == pytest.approx(before.compute.sum() + sum(before[1:]))
+    times = np.ones(len(CLASSES))
+    times[CLASSES.index("expert")] = 3.0
+    after = step(one, times)
+    assert after.compute[CLASSES.index("expert")] == pytest.approx(3 * before.compute[CLASSES.index("expert")])
+    assert after.compute[CLASSES.index("gemm")] == before.compute[CLASSES.index("gemm")]
+
+
+def test_gradients_hide_behind_one_microbatch_but_for_their_tail(make_case, machine_of):
+    """Exposed: max(0, s - 0.8 b) + 0.06 s for s seconds of reduce-scatter and b of one backward."""
+    case = make_case(16, global_batch=256, seq_len=4096, **MODEL)
+    layout = Colocated(dp=16, ep=8)
+    plain = formed(case, layout, "1f1b", machine_of(case))
+    hidden = plain._replace(hides=frozenset({"gradients"}))
+    scatter = float(plain.scatter_s[0])
+    behind = float((plain.backward @ plain.pieces).sum())
+    assert step(plain).gradients == scatter > 0
+    assert step(hidden).gradients == pytest.approx(max(0.0, scatter - BEHIND * behind) + TAIL * scatter, rel=0.05)
+
+
+def test_divided_weights_are_gathered_for_every_microbatch(make_case, machine_of):
+    """Without overlap each micro-batch waits for two gathers and one reduce-scatter."""
+    case = make_case(16, global_batch=64, seq_len=4096, **MODEL)
+    layout = Colocated(dp=16, ep=8)
+    once = formed(case, layout, "1f1b", machine_of(case))
+    split = formed(structs.replace(case, memory=structs.replace(case.memory, zero=3)), layout, "1f1b", machine_of(case))
+    waits = step(split).gradients + step(split).parameters
+    assert waits == pytest.approx(4 * float(2 * once.gather_s[0] + once.scatter_s[0]))
+    assert step(split._replace(hides=frozenset({"parameters"}))).step_s < step(split).step_s
+
+
+def test_hidden_dispatch_takes_less_of_the_step(make_case, machine_of):
+    case = make_case(16, global_batch=64, seq_len=4096, **MODEL)
+    layout = Colocated(dp=16, ep=16)
+    told = [
+        step(formed(structs.replace(case, execution=Execution(hidden=hidden)), layout, "1f1b", machine_of(case)))
+        for hidden in ((), ("expert",))
+    ]
+    expert = [one.compute[CLASSES.index("expert")] for one in told]
+    assert expert[1] == pytest.approx(0.55 * expert[0])
+
+
+def test_bubbles_are_those_of_their_papers():
+    assert bubble("1f1b", 8, 1) == bubble("gpipe", 8, 1) == 7
+    assert bubble("interleaved", 8, 4) == 7 / 4
+    assert bubble("zb-h1", 7, 1) == pytest.approx(2)
+    assert bubble("zbv", 8, 2) == 0
+    assert bubble("dualpipe", 16, 1) == pytest.approx(7 * 2 / 3)
+    assert bubble("dualpipe", 1, 1) == 0
+    with pytest.raises(SpecError, match="closed form"):
+        bubble("af-pipe", 8, 1)

@@ -1,0 +1,75 @@
+"""Six factors per accelerator: found again where they are known, pooled where runs are few."""
+
+import numpy as np
+import pytest
+
+from moeplan.analytic.form import CLASSES, Form
+from moeplan.analytic.step import step
+from moeplan.calibrate.constants import FACTORS, Observation, fit, on_classes, predicted
+
+TRUE = {"a": [0.8, 0.9, 0.7, 0.5, 0.6, 2.0], "b": [0.9, 1.0, 0.8, 0.6, 0.7, 1.6]}
+
+
+def some_form(draw):
+    """A step of one position whose classes weigh differently each time."""
+    pieces = draw.uniform(0.1, 1.0, (3, len(CLASSES))) * draw.lognormal(0.0, 1.0, len(CLASSES)) * 1e-3
+    zero = np.zeros(1)
+    return Form(
+        pieces=pieces,
+        forward=np.array([[4.0, 0.0, 0.0]]),
+        backward=np.array([[0.0, 4.0, 1.0]]),
+        microbatches=200.0,
+        bubble=0.0,
+        hop_s=0.0,
+        hops=(0.0, 0.0),
+        scatter_s=zero,
+        gather_s=zero,
+        regather_s=zero,
+        rescatter_s=zero,
+        optimizer_s=0.0,
+        ahead=zero,
+        gpus=8,
+        hides=frozenset(),
+        sources=("measured",) * 3,
+    )
+
+
+@pytest.fixture(scope="module")
+def seen():
+    draw = np.random.default_rng(1)
+    forms = [(name, some_form(draw)) for name in TRUE for _ in range(60)]
+    return [
+        Observation(one, step(one, on_classes(np.array(TRUE[name]))).step_s, name, f"model {i % 12}")
+        for i, (name, one) in enumerate(forms)
+    ]
+
+
+def test_known_factors_are_found_again(seen):
+    found = fit(seen)
+    for name, factors in TRUE.items():
+        assert found.of(name) == pytest.approx(np.array(factors), rel=0.15)
+    errors = [predicted(one, found) / one.measured_s - 1 for one in seen]
+    assert np.abs(errors).max() < 0.03
+
+
+def test_an_accelerator_without_runs_takes_the_mean(seen):
+    found = fit(seen)
+    assert found.of("c") == pytest.approx(np.exp(found.mean))
+    between = np.sort([found.of("a"), found.of("b")], axis=0)
+    assert (found.of("c") >= 0.85 * between[0]).all()
+    assert (found.of("c") <= 1.15 * between[1]).all()
+
+
+def test_one_wrong_row_does_not_decide(seen):
+    """A row that is printed ten times too slow moves no factor by more than a tenth."""
+    wrong = [*seen[:-1], seen[-1]._replace(measured_s=10 * seen[-1].measured_s)]
+    assert fit(wrong).of("b") == pytest.approx(fit(seen).of("b"), rel=0.1)
+
+
+def test_without_rows_the_plausible_values_stay():
+    assert fit([]).of("any") == pytest.approx(np.array([factor.plausible for factor in FACTORS]))
+
+
+def test_every_class_of_compute_and_of_experts_has_one_factor():
+    named = [name for factor in FACTORS for name in factor.classes]
+    assert sorted(named) == sorted(set(CLASSES) - {"tensor", "context"})
