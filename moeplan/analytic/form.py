@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from moeplan.analytic.bubble import bubble
 from moeplan.batch import Batch
-from moeplan.cost import Parts
+from moeplan.cost import Cost, Parts
+from moeplan.cost.compute import weakest
 from moeplan.cost.edges import edge_cost
 from moeplan.cost.pieces import Alike, Priced, alike, price
 from moeplan.cost.pricing import Loads, Pricing, loads
@@ -60,7 +61,9 @@ class Form(NamedTuple):
     hides: frozenset[str]
     """What runs behind compute: gradients, parameters."""
     sources: tuple[str, ...]
-    """Of each row."""
+    """Where the seconds of each class come from: the weakest of its rows [classes]."""
+    travel_source: str
+    """The same of what ends a step: gradients, weights and hops."""
 
 
 def form(pricing: Pricing, batch: Batch, schedule: str, recompute: Recompute) -> Form:
@@ -90,7 +93,8 @@ def form(pricing: Pricing, batch: Batch, schedule: str, recompute: Recompute) ->
         ahead=np.arange(positions) / virtual,
         gpus=sum(len(group) for position in graph.positions for group in position.ranks),
         hides=frozenset(case.execution.hidden),
-        sources=tuple(source for row in rows for source in (row.source,) * 3),
+        sources=_sources(rows),
+        travel_source=pricing.machine.calibration.network.source,
     )
 
 
@@ -100,7 +104,24 @@ class _Row(NamedTuple):
     backward: list[float]
     again: list[float]
     """The forward once more, where it is recomputed."""
-    source: str
+    compute: str
+    """Source of its matrix products and attention."""
+    travel: str
+    """Source of its dispatch and combine."""
+
+
+def _sources(rows: list[_Row]) -> tuple[str, ...]:
+    """The weakest source of each class; passes over HBM are rooflines, launches assumed."""
+    fixed = {"stream": "roofline", "host": "assumed"}
+    return tuple(
+        fixed.get(name)
+        or weakest(
+            row.travel if name in ("tensor", "context", "expert") else row.compute
+            for row in rows
+            if row.forward[column] or row.backward[column]
+        )
+        for column, name in enumerate(CLASSES)
+    )
 
 
 def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
@@ -116,23 +137,24 @@ def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
 def _row(pricing: Pricing, what: Alike, number: int, at: Loads, recompute: Recompute) -> _Row:
     graph = pricing.graph
     forward, backward = (price(pricing, what, at[what.position], direction) for direction in "FB")
-    sent, returned = _routed(pricing, number, "F", at), _routed(pricing, number, "B", at)
+    sent, returned = (_routed(pricing, number, direction, at) for direction in "FB")
     kept = keeps(graph.pieces[number], recompute)
     again = [0.0] * len(CLASSES)
     if kept != "activations":
-        again = _columns(forward, sent[0] if kept == "nothing" else 0.0)
-    return _Row(what, _columns(forward, sum(sent)), _columns(backward, sum(returned)), again, forward.source)
+        again = _columns(forward, sent[0].seconds if kept == "nothing" else 0.0)
+    there, back = (sum(cost.seconds for cost in costs) for costs in (sent, returned))
+    return _Row(what, _columns(forward, there), _columns(backward, back), again, forward.source, sent[0].source)
 
 
 def _columns(priced: Priced, expert_s: float) -> list[float]:
     return [*priced.parts, priced.tensor, priced.context, expert_s]
 
 
-def _routed(pricing: Pricing, number: int, direction: str, at: Loads) -> tuple[float, float]:
-    """Seconds of dispatch and combine around an experts piece; none around others."""
+def _routed(pricing: Pricing, number: int, direction: str, at: Loads) -> list[Cost]:
+    """Dispatch and combine around an experts piece; none around others."""
     if pricing.graph.pieces[number].kind != "experts":
-        return 0.0, 0.0
-    return tuple(edge_cost(pricing, edge, direction, at).seconds for edge in (number - 1, number))  # type: ignore[return-value]
+        return [Cost(0.0, pricing.machine.calibration.node.source)]
+    return [edge_cost(pricing, edge, direction, at) for edge in (number - 1, number)]
 
 
 def _counts(pricing: Pricing, kinds: list[Alike]) -> Floats:

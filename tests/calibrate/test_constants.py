@@ -30,7 +30,8 @@ def some_form(draw):
         ahead=zero,
         gpus=8,
         hides=frozenset(),
-        sources=("measured",) * 3,
+        sources=("measured",) * len(CLASSES),
+        travel_source="measured",
     )
 
 

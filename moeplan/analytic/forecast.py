@@ -1,0 +1,67 @@
+"""A predicted step with what it is made of, where each second comes from, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp, sqrt
+from typing import NamedTuple
+
+from moeplan.analytic.form import CLASSES, Floats, Form
+from moeplan.analytic.step import step
+
+SPREAD = {"measured": 0.10, "interpolated": 0.14, "roofline": 0.30, "assumed": 0.40}
+"""One sigma of the logarithm of seconds by where they come from (assumed; `moeplan validate` scores it)."""
+SHARED = 0.09
+"""One sigma of what a step spends on nothing that is counted here, or saves (assumed)."""
+SIGMAS = 1.645
+"""Of a normal distribution, nine of ten lie within."""
+
+
+class Second(NamedTuple):
+    """A part of the step."""
+
+    name: str
+    seconds: float
+    source: str
+
+
+class Forecast(NamedTuple):
+    """One step of one layout in closed form."""
+
+    step_s: float
+    low_s: float
+    """Nine of ten steps are expected between this and `high_s`."""
+    high_s: float
+    parts: tuple[Second, ...]
+    """What the seconds are spent on, and where each comes from; they add up to the step."""
+
+
+def forecast(form: Form, factors: Floats | None = None) -> Forecast:
+    """The step of `form`: step e^(-1.645 sigma) to step e^(1.645 sigma), sigma^2 = 0.09^2 + sum (share spread)^2.
+
+    Parts of one source err apart from those of another, and all of one source alike. Left out: what the inputs do not
+    say (see `widened`).
+    """
+    parts = tuple(part for part in _parts(form, factors) if part.seconds)
+    total = sum(part.seconds for part in parts)
+    shares = {source: sum(p.seconds for p in parts if p.source == source) / total for source in SPREAD}
+    sigma = sqrt(SHARED**2 + sum((share * SPREAD[source]) ** 2 for source, share in shares.items()))
+    return Forecast(total, total * exp(-SIGMAS * sigma), total * exp(SIGMAS * sigma), parts)
+
+
+def widened(one: Forecast, others: list[Forecast]) -> Forecast:
+    """`one` with an interval that also holds what `others`, equally plausible inputs, predict."""
+    every = [one, *others]
+    return one._replace(low_s=min(f.low_s for f in every), high_s=max(f.high_s for f in every))
+
+
+def _parts(form: Form, factors: Floats | None) -> Iterator[Second]:
+    told = step(form, factors)
+    for name, seconds, source in zip(CLASSES, told.compute, form.sources, strict=True):
+        yield Second(name, float(seconds), source)
+    computed = max(zip(told.compute, form.sources, strict=True))[1]
+    yield Second("bubble", told.bubble, computed)
+    for name in ("hops", "gradients", "parameters"):
+        yield Second(name, getattr(told, name), form.travel_source)
+    yield Second("optimizer", told.optimizer, "roofline")
+    yield Second("straggling", told.straggling, "assumed")
