@@ -60,8 +60,8 @@ def _parts(form: Form, factors: Floats | None) -> Iterator[Second]:
     for name, seconds, source in zip(CLASSES, told.compute, form.sources, strict=True):
         yield Second(name, float(seconds), source)
     computed = max(zip(told.compute, form.sources, strict=True))[1]
-    yield Second("bubble", told.bubble, computed)
+    yield Second("bubble", float(told.bubble), computed)
     for name in ("hops", "gradients", "parameters"):
-        yield Second(name, getattr(told, name), form.travel_source)
-    yield Second("optimizer", told.optimizer, "roofline")
-    yield Second("straggling", told.straggling, "assumed")
+        yield Second(name, float(getattr(told, name)), form.travel_source)
+    yield Second("optimizer", float(told.optimizer), "roofline")
+    yield Second("straggling", float(told.straggling), "assumed")

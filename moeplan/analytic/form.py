@@ -30,7 +30,7 @@ CLASSES = (*Parts._fields, "tensor", "context", "expert")
 
 
 class Form(NamedTuple):
-    """One step of one layout."""
+    """One step of one layout; numbers are arrays without axes, so that forms can be stacked (`step.stacked`)."""
 
     pieces: Floats
     """Seconds of each kind of piece in each direction for one micro-batch [rows, classes]."""
@@ -38,14 +38,16 @@ class Form(NamedTuple):
     """How often a position's forward runs each row [positions, rows]."""
     backward: Floats
     """The same of its backward, with what it computes again."""
-    microbatches: float
+    positions: Floats
+    """Ones [positions]."""
+    microbatches: Floats
     """Whole ones; a short last one counts as the part that it is."""
-    bubble: float
+    bubble: Floats
     """Micro-batches' worth of the mean position but for the slowest."""
-    hop_s: float
+    hop_s: Floats
     """From one position to the next, once."""
-    hops: tuple[float, float]
-    """How many of them the step waits for while the pipeline fills and drains, and once it is full."""
+    hops: Floats
+    """How many of them the step waits for while the pipeline fills and drains, and once it is full [2]."""
     scatter_s: Floats
     """Gradients of each position summed, once per step [positions]."""
     gather_s: Floats
@@ -54,12 +56,13 @@ class Form(NamedTuple):
     """Weights gathered for each micro-batch's forward, where no rank holds them whole [positions]."""
     rescatter_s: Floats
     """Gradients summed after each micro-batch's backward there [positions]."""
-    optimizer_s: float
+    optimizer_s: Floats
     ahead: Floats
     """Chunks by which a position's last backward ends before the first position's, in its own backward [positions]."""
-    gpus: int
-    hides: frozenset[str]
-    """What runs behind compute: gradients, parameters."""
+    gpus: Floats
+    hides_gradients: Floats
+    """1 where gradients are summed behind compute, else 0."""
+    hides_parameters: Floats
     sources: tuple[str, ...]
     """Where the seconds of each class come from: the weakest of its rows [classes]."""
     travel_source: str
@@ -68,33 +71,34 @@ class Form(NamedTuple):
 
 def form(pricing: Pricing, batch: Batch, schedule: str, recompute: Recompute) -> Form:
     """The step of `pricing`, whose graph is a mesh; SpecError for a schedule without a closed form."""
-    case, graph, _ = pricing
+    case, graph, machine = pricing
     full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
     rows = [_row(pricing, what, number, full, recompute) for what, number in _kinds(pricing)]
     counts = _counts(pricing, [row.what for row in rows])
     positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
-    part = last[0].tokens / full[0].tokens
     scatter, gather = _once(pricing)
-    split = case.memory.zero == 3
-    nothing = np.zeros(positions)
+    split, nothing = case.memory.zero == 3, np.zeros(positions)
+    hides = case.execution.hidden
     return Form(
         pieces=np.array([seconds for row in rows for seconds in (row.forward, row.backward, row.again)]),
         forward=np.asarray(np.kron(counts, [1.0, 0.0, 0.0]), dtype=np.float64),
         backward=np.asarray(np.kron(counts, [0.0, 1.0, 1.0]), dtype=np.float64),
-        microbatches=batch.microbatches - 1 + part,
-        bubble=bubble(schedule, positions, virtual),
-        hop_s=_hop_s(pricing, full),
-        hops=_hops(schedule, positions, virtual, batch.microbatches),
+        positions=np.ones(positions),
+        microbatches=np.array(batch.microbatches - 1 + last[0].tokens / full[0].tokens),
+        bubble=np.array(bubble(schedule, positions, virtual)),
+        hop_s=np.array(_hop_s(pricing, full)),
+        hops=np.array(_hops(schedule, positions, virtual, batch.microbatches)),
         scatter_s=nothing if split else scatter,
         gather_s=nothing if split else gather,
         regather_s=gather if split else nothing,
         rescatter_s=scatter if split else nothing,
-        optimizer_s=optimizer(pricing).seconds,
+        optimizer_s=np.array(optimizer(pricing).seconds),
         ahead=np.arange(positions) / virtual,
-        gpus=sum(len(group) for position in graph.positions for group in position.ranks),
-        hides=frozenset(case.execution.hidden),
+        gpus=np.array(float(sum(len(group) for position in graph.positions for group in position.ranks))),
+        hides_gradients=np.array(float("gradients" in hides)),
+        hides_parameters=np.array(float("parameters" in hides)),
         sources=_sources(rows),
-        travel_source=pricing.machine.calibration.network.source,
+        travel_source=machine.calibration.network.source,
     )
 
 

@@ -1,9 +1,11 @@
-"""Seconds of a step from its form: the slowest position's micro-batches, the bubble, and what ends the step."""
+"""Seconds of a step from its form: the slowest position's micro-batches, the bubble, and what ends the step.
+
+Everything is written for arrays whose last axes are those of one form, so that many stacked forms are summed at once.
+"""
 
 from __future__ import annotations
 
-from math import log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,73 +26,73 @@ _COMPUTE = [CLASSES.index(name) for name in ("gemm", "narrow_gemm", "attention",
 
 
 class Step(NamedTuple):
-    """Seconds of one step by what they are spent on; `step_s` is their sum."""
+    """Seconds of one step by what they are spent on; `step_s` is their sum. Arrays [...] for stacked forms."""
 
     compute: Floats
-    """Of the slowest position, by class; the host's are those by which launches outlast kernels [classes]."""
-    bubble: float
-    hops: float
-    gradients: float
-    parameters: float
-    optimizer: float
-    straggling: float
+    """Of the slowest position, by class; the host's are those by which launches outlast kernels [..., classes]."""
+    bubble: Floats
+    hops: Floats
+    gradients: Floats
+    parameters: Floats
+    optimizer: Floats
+    straggling: Floats
 
     @property
-    def step_s(self) -> float:
-        """Seconds of the whole step."""
-        return float(self.compute.sum()) + sum(self[1:])
+    def step_s(self) -> Floats:
+        """Seconds of the whole step [...]."""
+        return np.asarray(self.compute.sum(axis=-1) + sum(self[1:]))
 
 
 def step(form: Form, factors: Floats | None = None) -> Step:
     """step = m t_slowest + b t_others + hops + exposed gradients and parameters + optimizer + fixed, times stragglers.
 
-    `factors` multiply the seconds of each class [classes]; none by default. Left out: the order of the schedule, and
-    contention between groups that communicate at different times (the simulator has both).
+    `factors` multiply the seconds of each class [..., classes]; none by default. Left out: the order of the schedule,
+    and contention between groups that communicate at different times (the simulator has both).
     """
-    pieces = form.pieces if factors is None else form.pieces * factors
+    pieces = form.pieces if factors is None else form.pieces * factors[..., None, :]
     by_class = _spent(pieces)
     forward, backward = form.forward @ by_class, form.backward @ by_class
-    waits_forward, waits_backward = _resharded(form, forward.sum(axis=1), backward.sum(axis=1))
-    each = forward.sum(axis=1) + backward.sum(axis=1) + waits_forward + waits_backward
-    slowest = int(each.argmax())
+    ahead, back = forward.sum(axis=-1), backward.sum(axis=-1)
+    waits_ahead, waits_back = _resharded(form, ahead, back)
+    each = ahead + back + waits_ahead + waits_back
+    slowest = each.argmax(axis=-1)
+    number = form.positions.sum(axis=-1)
+    total, most = (each * form.positions).sum(axis=-1), _at(each, slowest)
+    early = form.ahead * ((back * form.positions).sum(axis=-1) / number)[..., None]
     m = form.microbatches
-    early = form.ahead * float(backward.sum(axis=1).mean())
-    gradients = _visible(form.scatter_s, backward.sum(axis=1), "gradients" in form.hides, early)
-    parameters = _visible(form.gather_s, forward.sum(axis=1), "parameters" in form.hides)
-    compute = m * (forward[slowest] + backward[slowest])
     told = Step(
-        compute=compute,
-        bubble=form.bubble * (float(each.sum()) - float(each[slowest])) / max(1, len(each) - 1),
-        hops=_hops_s(form, float(each[slowest] - each.mean())),
-        gradients=gradients + m * float(waits_backward[slowest]),
-        parameters=parameters + m * float(waits_forward[slowest]),
+        compute=m[..., None] * np.take_along_axis(forward + backward, slowest[..., None, None], axis=-2)[..., 0, :],
+        bubble=form.bubble * (total - most) / np.maximum(1, number - 1),
+        hops=form.hops[..., 0] * form.hop_s + form.hops[..., 1] * np.maximum(0.0, form.hop_s - (most - total / number)),
+        gradients=_visible(form.scatter_s, back, form.hides_gradients, early) + m * _at(waits_back, slowest),
+        parameters=_visible(form.gather_s, ahead, form.hides_parameters, 0.0) + m * _at(waits_ahead, slowest),
         optimizer=form.optimizer_s + FIXED_S,
-        straggling=0.0,
+        straggling=np.zeros_like(m),
     )
-    return told._replace(straggling=told.step_s * STRAGGLING * max(0.0, log2(form.gpus / 8)))
+    return told._replace(straggling=told.step_s * STRAGGLING * np.maximum(0.0, np.log2(form.gpus / 8)))
 
 
-def _hops_s(form: Form, slack_s: float) -> float:
-    """Seconds of the hops; those of a full pipeline pass behind what the slowest position takes longer than others."""
-    ends, full = form.hops
-    return ends * form.hop_s + full * max(0.0, form.hop_s - slack_s)
+def _at(values: Floats, position: Floats) -> Floats:
+    """`values` of one position each [..., positions] -> [...]."""
+    return np.take_along_axis(values, position[..., None].astype(np.intp), axis=-1)[..., 0]
 
 
 def _spent(pieces: Floats) -> Floats:
     """Seconds by class, those of the host reduced to what the GPU waits for: (gpu^4 + host^4)^(1/4) - gpu."""
-    gpu, host = pieces[:, _COMPUTE].sum(axis=1), pieces[:, _HOST]
+    gpu, host = pieces[..., _COMPUTE].sum(axis=-1), pieces[..., _HOST]
     spent = pieces.copy()
-    spent[:, _HOST] = (gpu**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS) - gpu
+    spent[..., _HOST] = (gpu**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS) - gpu
     return spent
 
 
-def _visible(seconds: Floats, window: Floats, hidden: bool, early: Floats | float = 0.0) -> float:
+def _visible(seconds: Floats, window: Floats, hidden: Floats, early: Floats | float) -> Floats:
     """What of a communication once per step is not hidden behind one micro-batch, at the worst position.
 
     Positions that finish `early` communicate while others still compute.
     """
-    seen = np.maximum(0.0, seconds - BEHIND * window) + TAIL * seconds if hidden else seconds
-    return float(np.maximum(0.0, seen - early).max())
+    seen = np.maximum(0.0, seconds - BEHIND * window) + TAIL * seconds
+    seen = np.where(hidden[..., None] > 0, seen, seconds)
+    return np.asarray(np.maximum(0.0, seen - early).max(axis=-1))
 
 
 def _resharded(form: Form, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
@@ -99,6 +101,23 @@ def _resharded(form: Form, forward: Floats, backward: Floats) -> tuple[Floats, F
     Behind compute where that is hidden: max(compute, communication), else one after the other.
     """
     there, back = form.regather_s, form.regather_s + form.rescatter_s
-    if "parameters" in form.hides:
-        return np.maximum(0.0, there - forward), np.maximum(0.0, back - backward)
-    return there, back
+    hidden = form.hides_parameters[..., None] > 0
+    return (
+        np.where(hidden, np.maximum(0.0, there - forward), there),
+        np.where(hidden, np.maximum(0.0, back - backward), back),
+    )
+
+
+def stacked(forms: list[Form]) -> Form:
+    """`forms` as one, the shorter ones filled up with rows and positions of no seconds; sources are the first's."""
+    numbers = [name for name in Form._fields if isinstance(getattr(forms[0], name), np.ndarray)]
+    arrays: dict[str, Any] = {name: _filled([getattr(one, name) for one in forms]) for name in numbers}
+    return forms[0]._replace(**arrays)
+
+
+def _filled(values: list[Floats]) -> Floats:
+    """Arrays of unequal shape, one after another [n, ...], with zeros where one is shorter."""
+    filled = np.zeros((len(values), *map(max, zip(*(value.shape for value in values), strict=True))))
+    for number, value in enumerate(values):
+        filled[(slice(number, number + 1), *(slice(length) for length in value.shape))] = value
+    return filled

@@ -17,13 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from moeplan.analytic.form import CLASSES, Floats, Form
-from moeplan.analytic.step import step
+from moeplan.analytic.step import stacked, step
 
 NOISE = 0.06
 """Of one published step (log): equal mappings differ by 4 % in the median from release to release."""
 APART = 0.12
 """Between accelerators (log, one sigma; assumed)."""
-STEPS = 12
+STEPS, CLOSE = 12, 1e-3
+"""Most steps of a fit, and the change of every logarithm at which it ends."""
 
 
 class Factor(NamedTuple):
@@ -71,50 +72,53 @@ class Constants(NamedTuple):
 
 
 def on_classes(factors: Floats) -> Floats:
-    """What `factors` multiply the seconds of each class by: 1 / factor, and the host's by its factor [classes]."""
-    times = np.ones(len(CLASSES))
-    for factor, value in zip(FACTORS, factors, strict=True):
+    """What `factors` [..., factors] multiply seconds by: 1 / factor, and the host's by its factor [..., classes]."""
+    times = np.ones((*factors.shape[:-1], len(CLASSES)))
+    for number, factor in enumerate(FACTORS):
         for name in factor.classes:
-            times[CLASSES.index(name)] = value if factor.name == "host" else 1 / value
+            value = factors[..., number]
+            times[..., CLASSES.index(name)] = value if factor.name == "host" else 1 / value
     return times
 
 
 def fit(seen: Sequence[Observation], start: Constants | None = None) -> Constants:
-    """The factors that explain `seen` best; an observation that is repeated weighs 1 / sqrt(repeats) each time."""
-    accelerators = sorted({one.accelerator for one in seen})
-    position = {name: 1 + i for i, name in enumerate(accelerators)}
-    size = len(FACTORS)
-    weights = _weights(seen)
-    plausible = np.log([factor.plausible for factor in FACTORS])
-    precision = np.concatenate(
-        [np.array([factor.spread for factor in FACTORS]) ** -2.0, np.full(size * len(accelerators), APART**-2.0)]
-    )
-    aim = np.concatenate([plausible, np.zeros(size * len(accelerators))])
+    """The factors that explain `seen` best; an observation that is repeated weighs 1 / sqrt(repeats) each time.
+
+    Gauss-Newton with weights that bend for outliers, from `start` or from the plausible values.
+    """
+    names = sorted({one.accelerator for one in seen})
+    aim = np.zeros((1 + len(names), len(FACTORS)))
+    aim[0] = np.log([factor.plausible for factor in FACTORS])
+    spread = np.full_like(aim, APART)
+    spread[0] = [factor.spread for factor in FACTORS]
     at = aim.copy()
     if start is not None:
-        at = np.concatenate([start.mean, *(start.deviation.get(name, np.zeros(size)) for name in accelerators)])
+        at = np.array([start.mean, *(start.deviation.get(name, np.zeros(len(FACTORS))) for name in names)])
+    if not seen:
+        return Constants(at[0], {})
+    row = np.array([1 + names.index(one.accelerator) for one in seen])
+    form, measured = stacked([one.form for one in seen]), np.array([one.measured_s for one in seen])
+    weights = _weights(seen)
     for _ in range(STEPS):
-        residuals, slopes = _residuals(seen, at, position)
+        residuals, slopes = _residuals(form, measured, at[0] + at[row])
         bent = weights / np.sqrt(1 + (residuals / NOISE) ** 2) / NOISE**2
-        normal = np.diag(precision)
-        pull = precision * (aim - at)
-        for one, r, slope, w in zip(seen, residuals, slopes, bent, strict=True):
-            mine = slice(position[one.accelerator] * size, (position[one.accelerator] + 1) * size)
-            outer = w * np.outer(slope, slope)
-            for a in (slice(0, size), mine):
-                pull[a] -= w * r * slope
-                for b in (slice(0, size), mine):
-                    normal[a, b] += outer
-        moved = np.linalg.solve(normal, pull)
+        design = np.zeros((len(seen), *at.shape))
+        design[:, 0] = slopes
+        design[np.arange(len(seen)), row] = slopes
+        flat = design.reshape(len(seen), -1)
+        normal = flat.T @ (bent[:, None] * flat) + np.diag(spread.ravel() ** -2)
+        pull = ((aim - at) / spread**2).ravel() - flat.T @ (bent * residuals)
+        moved = np.linalg.solve(normal, pull).reshape(at.shape)
         at += moved
-        if np.abs(moved).max() < 1e-4:
+        if np.abs(moved).max() < CLOSE:
             break
-    return Constants(at[:size], {name: at[i * size : (i + 1) * size] for name, i in position.items()})
+    return Constants(at[0], dict(zip(names, at[1:], strict=True)))
 
 
-def predicted(one: Observation, constants: Constants) -> float:
-    """Seconds of the step of `one` with `constants`."""
-    return step(one.form, on_classes(constants.of(one.accelerator))).step_s
+def predicted(seen: Sequence[Observation], constants: Constants) -> Floats:
+    """Seconds of the steps of `seen` with `constants` [n]."""
+    times = np.array([on_classes(constants.of(one.accelerator)) for one in seen])
+    return step(stacked([one.form for one in seen]), times).step_s
 
 
 def _weights(seen: Sequence[Observation]) -> Floats:
@@ -123,16 +127,9 @@ def _weights(seen: Sequence[Observation]) -> Floats:
     return np.array([number[(one.accelerator, one.model)] ** -0.5 for one in seen])
 
 
-def _residuals(seen: Sequence[Observation], at: Floats, position: Mapping[str, int]) -> tuple[Floats, Floats]:
-    """log(predicted / measured) [n], and its slope along the logarithm of each factor [n, factors]."""
-    size, little = len(FACTORS), 0.02
-    residuals, slopes = np.empty(len(seen)), np.empty((len(seen), size))
-    for i, one in enumerate(seen):
-        where = at[:size] + at[position[one.accelerator] * size : (position[one.accelerator] + 1) * size]
-        here = step(one.form, on_classes(np.exp(where))).step_s
-        residuals[i] = np.log(here / one.measured_s)
-        for j in range(size):
-            there = where.copy()
-            there[j] += little
-            slopes[i, j] = np.log(step(one.form, on_classes(np.exp(there))).step_s / here) / little
-    return residuals, slopes
+def _residuals(form: Form, measured_s: Floats, at: Floats) -> tuple[Floats, Floats]:
+    """log(predicted / measured) [n] with logarithms of factors `at` [n, factors], and its slopes [n, factors]."""
+    little = 0.02
+    here = np.log(step(form, on_classes(np.exp(at))).step_s)
+    slopes = [np.log(step(form, on_classes(np.exp(at + move))).step_s) - here for move in little * np.eye(len(FACTORS))]
+    return here - np.log(measured_s), np.stack(slopes, axis=1) / little

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from moeplan.analytic.bubble import bubble
 from moeplan.analytic.form import CLASSES, form
-from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, step
+from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, stacked, step
 from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
 from moeplan.errors import SpecError
@@ -70,7 +70,7 @@ def test_gradients_hide_behind_one_microbatch_but_for_their_tail(make_case, mach
     case = make_case(16, global_batch=256, seq_len=4096, **MODEL)
     layout = Colocated(dp=16, ep=8)
     plain = formed(case, layout, "1f1b", machine_of(case))
-    hidden = plain._replace(hides=frozenset({"gradients"}))
+    hidden = plain._replace(hides_gradients=np.array(1.0))
     scatter = float(plain.scatter_s[0])
     behind = float((plain.backward @ plain.pieces).sum())
     assert step(plain).gradients == scatter > 0
@@ -85,7 +85,7 @@ def test_divided_weights_are_gathered_for_every_microbatch(make_case, machine_of
     split = formed(structs.replace(case, memory=structs.replace(case.memory, zero=3)), layout, "1f1b", machine_of(case))
     waits = step(split).gradients + step(split).parameters
     assert waits == pytest.approx(4 * float(2 * once.gather_s[0] + once.scatter_s[0]))
-    assert step(split._replace(hides=frozenset({"parameters"}))).step_s < step(split).step_s
+    assert step(split._replace(hides_parameters=np.array(1.0))).step_s < step(split).step_s
 
 
 def test_hidden_dispatch_takes_less_of_the_step(make_case, machine_of):
@@ -108,3 +108,13 @@ def test_bubbles_are_those_of_their_papers():
     assert bubble("dualpipe", 1, 1) == 0
     with pytest.raises(SpecError, match="closed form"):
         bubble("af-pipe", 8, 1)
+
+
+def test_stacked_forms_are_summed_as_each_alone(make_case, machine_of):
+    """Forms of one and of four positions, with and without tensor parallelism."""
+    forms = []
+    for layout in (Colocated(dp=16, ep=8), Colocated(pp=4, dp=4, ep=4), Colocated(tp=2, pp=2, dp=4, ep=4)):
+        case = make_case(16, global_batch=256, seq_len=4096, **MODEL)
+        forms.append(formed(case, layout, "1f1b", machine_of(case)))
+    alone = [float(step(one).step_s) for one in forms]
+    assert step(stacked(forms)).step_s == pytest.approx(alone)

@@ -13,23 +13,25 @@ TRUE = {"a": [0.8, 0.9, 0.7, 0.5, 0.6, 2.0], "b": [0.9, 1.0, 0.8, 0.6, 0.7, 1.6]
 def some_form(draw):
     """A step of one position whose classes weigh differently each time."""
     pieces = draw.uniform(0.1, 1.0, (3, len(CLASSES))) * draw.lognormal(0.0, 1.0, len(CLASSES)) * 1e-3
-    zero = np.zeros(1)
+    zero, none = np.zeros(1), np.array(0.0)
     return Form(
         pieces=pieces,
         forward=np.array([[4.0, 0.0, 0.0]]),
         backward=np.array([[0.0, 4.0, 1.0]]),
-        microbatches=200.0,
-        bubble=0.0,
-        hop_s=0.0,
-        hops=(0.0, 0.0),
+        positions=np.ones(1),
+        microbatches=np.array(200.0),
+        bubble=none,
+        hop_s=none,
+        hops=np.zeros(2),
         scatter_s=zero,
         gather_s=zero,
         regather_s=zero,
         rescatter_s=zero,
-        optimizer_s=0.0,
+        optimizer_s=none,
         ahead=zero,
-        gpus=8,
-        hides=frozenset(),
+        gpus=np.array(8.0),
+        hides_gradients=none,
+        hides_parameters=none,
         sources=("measured",) * len(CLASSES),
         travel_source="measured",
     )
@@ -49,7 +51,7 @@ def test_known_factors_are_found_again(seen):
     found = fit(seen)
     for name, factors in TRUE.items():
         assert found.of(name) == pytest.approx(np.array(factors), rel=0.15)
-    errors = [predicted(one, found) / one.measured_s - 1 for one in seen]
+    errors = predicted(seen, found) / [one.measured_s for one in seen] - 1
     assert np.abs(errors).max() < 0.03
 
 
