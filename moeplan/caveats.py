@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.plan import Plan, world_size
+from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import ModelSpec
 
 GIB = 1024**3
 ASSUMPTIONS = (
@@ -16,6 +18,21 @@ ASSUMPTIONS = (
 )
 
 
+def mfu_basis(case: Case, peak_flop_per_s: float) -> str:
+    """What stands behind an MFU of moeplan: the peak that it divides by, and which FLOP are counted."""
+    return (
+        f"{peak_flop_per_s / 1e12:.5g} TFLOP/s per GPU (dense {case.workload.dtype}); active experts,"
+        " causal half of attention, MTP left out, router counted"
+    )
+
+
+def quantised_note(model: ModelSpec) -> str:
+    """That a checkpoint's stored element type is not what training takes; empty where it is plain."""
+    if not model.checkpoint:
+        return ""
+    return f"model {model.name}: its checkpoint is quantised ({model.checkpoint}); weights count in the training type"
+
+
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """What a user should know before running `plan`."""
     positions, dealt = len(plan.graph.positions), plan.batch
@@ -24,6 +41,10 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     model = plan.case.model
     told = {
         f"model {model.name}: {', '.join(model.assumed)} not published: assumed": bool(model.assumed),
+        quantised_note(model): bool(model.checkpoint),
+        f"MFU {plan.predictions.mfu:.0%} is more than the GPUs can do: a peak or an efficiency is wrong": (
+            plan.predictions.mfu > 1
+        ),
         f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
             dealt.microbatches < positions
         ),

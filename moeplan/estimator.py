@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from moeplan.caveats import ASSUMPTIONS, warnings_of
+from moeplan.caveats import ASSUMPTIONS, mfu_basis, warnings_of
 from moeplan.cost.durations import Machine, loads, predict
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
@@ -17,7 +17,16 @@ from moeplan.optimizer.candidate import MOST_ACTIONS, describe
 from moeplan.optimizer.evaluate import predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
 from moeplan.program import Op, Program, is_receive
-from moeplan.resources.memory import peak_activations, replica_parameters, state_bytes, tracks
+from moeplan.resources.memory import (
+    Beside,
+    Live,
+    beside,
+    held_parameters,
+    host_bytes,
+    peak_activations,
+    state_bytes,
+    tracks,
+)
 from moeplan.resources.parameters import active_parameters, counted, total_parameters
 from moeplan.schedules import make
 from moeplan.simulate import Timeline, metrics
@@ -40,10 +49,27 @@ class Bytes(NamedTuple):
 
     weights: float
     gradients: float
+    main: float
+    """Master weights in fp32."""
     optimizer: float
+    """Moments."""
+    gathered: float
+    """Whole weights and gradients of running layers, where ranks divide them (ZeRO 3)."""
+    workspaces: float
+    """What kernels keep for good."""
     activations: float
+    routing: float
+    """Router and permutation."""
+    logits: float
+    """Logits, loss and their gradients."""
     working: float
+    """Gradients and what is computed again."""
     buffers: float
+    """Rows in flight."""
+
+
+USUAL = ("weights", "gradients", "main", "optimizer", "activations", "working", "buffers")
+"""Buckets that tables show even where they are empty."""
 
 
 class Stage(NamedTuple):
@@ -53,7 +79,11 @@ class Stage(NamedTuple):
     layers: tuple[int, ...]
     parameters: float
     bytes: Bytes
-    """By bucket."""
+    """By bucket: all that PyTorch's allocator gives out."""
+    beside: Beside
+    """What the GPU's memory holds more: the allocator's reserve, communicators, the driver's context."""
+    host_bytes: float
+    """Optimizer state of this rank in the host's memory."""
     seconds: Mapping[str, float]
     """Busy seconds by kind; they may overlap. `exposed` and `waiting` are parts of the step: nothing is computed."""
 
@@ -71,8 +101,10 @@ class Estimate(NamedTuple):
 
     @property
     def short_bytes(self) -> float:
-        """By how much the fullest rank exceeds the usable HBM; 0 where it fits."""
-        return max(0.0, sum(self.stages[self.worst].bytes) - usable_bytes(self.plan.case))
+        """By how much the fullest rank exceeds the usable HBM, or with what lies beside tensors all HBM; 0: it fits."""
+        case, fullest = self.plan.case, self.stages[self.worst]
+        held = sum(fullest.bytes)
+        return max(0.0, held - usable_bytes(case), held + sum(fullest.beside) - case.cluster.gpu.hbm_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, units in the names: the step, and `positions`, one row each."""
@@ -116,24 +148,29 @@ def estimate(
     if actions > MOST_ACTIONS:
         raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")
     steps = make(name, shape_of(layout, plan.graph, plan.batch.microbatches))
-    plan = structs.replace(spelled(plan, steps), durations=predict(case, plan.graph, plan.batch, machine))
+    durations = predict(case, plan.graph, plan.batch, machine, plan.recompute)
+    plan = structs.replace(spelled(plan, steps), durations=durations)
     program = lowered(plan, steps)
     timeline = simulate(plan, program)
     plan = structs.replace(plan, predictions=predictions(plan, steps, program, timeline))
     plan = signed(structs.replace(plan, assumptions=ASSUMPTIONS, warnings=warnings_of(plan)))
     kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
     busy = seconds_by_kind(plan, program, timeline)
-    stages = [
-        Stage(
-            position.name,
-            layers_at(plan, number),
-            parameters_at(plan, number),
-            Bytes(*state_bytes(case, plan.graph, number), *kept[number]),
-            busy[number],
-        )
-        for number, position in enumerate(plan.graph.positions)
-    ]
+    stages = [_stage(plan, number, kept[number], busy[number]) for number in range(len(plan.graph.positions))]
     return Estimate(plan, tuple(stages))
+
+
+def _stage(plan: Plan, number: int, live: Live, busy: Mapping[str, float]) -> Stage:
+    held = Bytes(*state_bytes(plan.case, plan.graph, number), *live)
+    return Stage(
+        plan.graph.positions[number].name,
+        layers_at(plan, number),
+        parameters_at(plan, number),
+        held,
+        beside(plan.case, plan.graph, number, sum(held)),
+        host_bytes(plan.case, plan.graph, number),
+        busy,
+    )
 
 
 def usual_schedule(layout: Layout) -> str:
@@ -154,7 +191,7 @@ def parameters_at(plan: Plan, position: int) -> float:
     """Parameters that one rank of `position` holds."""
     graph = plan.graph
     mine = [replica for replica in graph.replicas if position in replica.positions]
-    return sum(replica_parameters(plan.case.model, graph, replica, position) for replica in mine)
+    return sum(held_parameters(plan.case, graph, replica, position) for replica in mine)
 
 
 ORDER = (
@@ -231,6 +268,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "tokens_per_s": predicted.tokens_per_s,
         "model_flop": predicted.model_flop,
         "mfu": predicted.mfu,
+        "mfu_of": mfu_basis(plan.case, predicted.peak_flop_per_s),
         "exposed_communication_s": predicted.exposed_communication_s,
         "bubble": predicted.bubble,
         "fullest_position": told.stages[told.worst].name,
@@ -254,13 +292,19 @@ def estimate_rows(told: Estimate) -> list[dict[str, Any]]:
             **{f"{bucket}_gib": value / GIB for bucket, value in stage.bytes._asdict().items()},
             "peak_gib": sum(stage.bytes) / GIB,
             "peak_gb": sum(stage.bytes) / 1e9,
+            **{f"{bucket}_gib": value / GIB for bucket, value in stage.beside._asdict().items()},
+            "device_gib": (sum(stage.bytes) + sum(stage.beside)) / GIB,
+            "host_gib": stage.host_bytes / GIB,
             **{f"{kind}_s": stage.seconds.get(kind, 0.0) for kind in kinds},
         }
         for number, stage in enumerate(told.stages)
     ]
 
 
-HBM_TITLE = "HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9)"
+HBM_TITLE = (
+    "HBM of one rank (* fullest; GiB = 2^30 bytes, GB = 10^9); peak: tensors at their fullest moment; device: with what"
+    " lies beside them"
+)
 SECONDS_TITLE = (
     "seconds of one rank by kind; they may overlap, but exposed and waiting do not; tensor parallel is work here"
 )
@@ -268,9 +312,11 @@ SECONDS_TITLE = (
 
 def estimate_tables(told: Estimate) -> tuple[Rows, Rows]:
     """Two tables, one row per position: bytes, and seconds; the fullest position is marked with *."""
-    memory, spent = [], []
-    for row in estimate_rows(told):
+    memory, spent, rows = [], [], estimate_rows(told)
+    rare = {f"{bucket}_gib" for bucket in (*Bytes._fields, "host") if bucket not in USUAL}
+    empty = {"position", "worst"} | {column for column in rare if not any(row[column] for row in rows)}
+    for row in rows:
         name = {"position": f"{row['position']}{' *' if row['worst'] else ''}"}
-        memory.append(name | {k: v for k, v in row.items() if k not in ("position", "worst") and k[-2:] != "_s"})
+        memory.append(name | {k: v for k, v in row.items() if k not in empty and k[-2:] != "_s"})
         spent.append(name | {k: v for k, v in row.items() if k.endswith("_s")})
     return memory, spent

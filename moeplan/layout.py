@@ -16,13 +16,13 @@ from typing import Literal
 from msgspec import structs
 
 from moeplan.errors import SpecError
-from moeplan.spec.model import ModelSpec, is_dense
+from moeplan.spec.model import ModelSpec, has_ffn, is_dense
 from moeplan.spec.record import Record
 
 PieceKind = Literal["embedding", "attention", "experts", "dense", "join", "head"]
 EdgeKind = Literal["local", "send", "dispatch", "combine", "m2n", "n2m"]
 Side = Literal["attention", "ffn"]
-Module = Literal["core_attention", "norm", "activation", "latent_up", "dense", "shared_experts"]
+Module = Literal["core_attention", "norm", "activation", "latent_up", "dense", "shared_experts", "every_other_product"]
 FAN_IN = ("combine", "n2m")
 
 
@@ -91,7 +91,13 @@ class Recompute(Record):
     ffn: Literal["none", "experts", "full"] = "none"
     """`experts` keeps the rows that experts received; `full` keeps nothing and dispatches again."""
     modules: tuple[Module, ...] = ()
-    """Single modules whose inner values are computed again inside the backward of a piece that is kept."""
+    """Single modules whose inner values are computed again inside the backward of a piece that is kept.
+
+    core_attention: scores, where they are kept at all; norm: outputs of norms; activation: what enters the last matrix
+    of an FFN; latent_up: queries, keys and values of latent attention; dense, shared_experts: inner values of those
+    FFNs; every_other_product: all but the core attention's output and the outputs of every second matrix product, the
+    first included (torchtitan's selective checkpointing by operation).
+    """
 
 
 class Position(Record):
@@ -173,12 +179,16 @@ def split_evenly(items: int, parts: int) -> list[int]:
 def chain(model: ModelSpec, stage_of: Callable[[int, Side], int]) -> list[Piece]:
     """The pieces of `model`; `stage_of(layer, "attention" | "ffn")` cuts them into stages.
 
+    An attention piece is what mixes the tokens of a layer, attention or not; a layer may have no FFN.
     Where a stage ends in experts that give their rows back inside the position, a join sums them before they leave.
     """
     pieces = [Piece(kind="embedding", layer=0, stage=stage_of(0, "attention"))]
     for layer in range(model.num_layers):
-        attention, ffn = stage_of(layer, "attention"), stage_of(layer, "ffn")
+        attention = stage_of(layer, "attention")
         pieces.append(Piece(kind="attention", layer=layer, stage=attention))
+        if not has_ffn(model, layer):
+            continue
+        ffn = stage_of(layer, "ffn")
         pieces.append(Piece(kind="dense" if is_dense(model, layer) else "experts", layer=layer, stage=ffn))
         last = layer + 1 == model.num_layers
         if attention == ffn and not last and stage_of(layer + 1, "attention") != ffn and not is_dense(model, layer):
@@ -315,7 +325,12 @@ def check(model: ModelSpec, graph: StageGraph) -> None:
         ("attention" if p.kind == "attention" else "ffn", p.layer): p.stage for p in layers
     }
     sides: tuple[Side, ...] = ("attention", "ffn")
-    whole = all((side, layer) in at for side in sides for layer in range(model.num_layers))
+    whole = all(
+        (side, layer) in at
+        for layer in range(model.num_layers)
+        for side in sides
+        if side == "attention" or has_ffn(model, layer)
+    )
     expected = chain(model, lambda layer, side: at[(side, layer)]) if whole else []
     if list(graph.pieces) != expected:
         raise SpecError(f"layout: {len(graph.pieces)} pieces are not the chain of {model.num_layers} layers")

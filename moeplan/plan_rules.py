@@ -46,7 +46,8 @@ def _check_predictions(plan: Plan) -> None:
 def _check_batch(plan: Plan) -> None:
     dealt, first = plan.batch, plan.graph.positions[0].ranks
     shards = len(first) * len(first[0]) // (plan.graph.tp * plan.graph.cp)
-    expected = batch(plan.case.workload.global_batch, dealt.micro_batch, shards) if dealt.micro_batch > 0 else None
+    whole = dealt.micro_batch > 0 and shards > 0
+    expected = batch(plan.case.workload.global_batch, dealt.micro_batch, shards) if whole else None
     if dealt != expected:
         raise SpecError(
             f"batch: {dealt.microbatches} micro-batches of {dealt.micro_batch} on {dealt.shards} shards do not hold the"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from moeplan.caveats import mfu_basis
 from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
@@ -16,7 +17,7 @@ from moeplan.ranking import PRUNED_TITLE, Ranking, layout_lines, prediction_row,
 from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
-from moeplan.spec.model import ModelSpec, moe_layers
+from moeplan.spec.model import ModelSpec, has_ffn, is_dense
 from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
 
@@ -56,6 +57,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "recompute": f"attention {plan.recompute.attention}, ffn {plan.recompute.ffn}",
         **prediction_row(plan),
         "peak_flop_per_s": told.peak_flop_per_s,
+        "mfu_of": mfu_basis(plan.case, told.peak_flop_per_s),
     }
 
 
@@ -67,9 +69,9 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
         "active": active_parameters(model),
         "mtp": mtp_parameters(model, own_copies=False),
         "layers": model.num_layers,
-        "dense_layers": model.num_layers - moe_layers(model),
+        "dense_layers": sum(is_dense(model, n) and has_ffn(model, n) for n in range(model.num_layers)),
         "hidden": model.hidden,
-        "attention": model.attention.__struct_config__.tag,
+        "attention": " and ".join(str(m.__struct_config__.tag) for m in (model.attention, model.mixer) if m),
         "experts": model.experts,
         "top_k": model.top_k,
         "expert_width": model.expert_width,

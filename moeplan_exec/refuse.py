@@ -30,8 +30,10 @@ RUNS = {
     "head_bias": False,
     "norm": "rms",
     "rope_scaled": False,
+    "pattern": "",
+    "expert_latent": 0,
 }
-"""What the executor's transformer computes, by field of the model."""
+"""What the executor's transformer computes, by field of the model; without a pattern there is no mixer."""
 
 
 def refuse(plan: Plan) -> None:
@@ -93,12 +95,12 @@ def _model(model: ModelSpec, seq_len: int) -> Iterator[str]:
 
 
 def _grouped(model: ModelSpec, shape: GroupedQuery, seq_len: int) -> Iterator[str]:
-    for name in ("bias", "sinks"):
+    for name in ("bias", "sinks", "output_gate"):
         if getattr(shape, name):
             yield f"attention.{name} true cannot be run, false can"
     if shape.qk_norm and shape.qk_norm_weights != "head":
         yield f"attention.qk_norm_weights {shape.qk_norm_weights!r} cannot be run, 'head' can"
-    seen = min((w for w in windows(model, range(model.num_layers)) if w), default=seq_len)
+    seen = min((w for w in windows(model, range(model.num_layers)) if w > 0), default=seq_len)
     if seen < seq_len:
         yield f"attention.window {seen} cannot be run on sequences of {seq_len} tokens; 0, or {seq_len} and more, can"
 

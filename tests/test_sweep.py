@@ -9,12 +9,12 @@ from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 from moeplan.sweep import at_length, split_by_length
 
-LENGTHS = (1024, 4096, 16384)
+LENGTHS = (4096, 8192, 16384)
 
 
 @pytest.fixture(scope="module")
 def case(make_case):
-    return make_case(8, seq_len=1024, global_batch=64)
+    return make_case(8, seq_len=4096, global_batch=16, model="mixtral-8x7b", num_layers=4)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def frame(case, calibration):
 
 @pytest.fixture(scope="module")
 def nothing_fits(make_case, calibration):
-    case = make_case(8, seq_len=1024, global_batch=64, memory=Memory(usable=1e-7))
+    case = make_case(8, seq_len=4096, global_batch=16, model="mixtral-8x7b", num_layers=4, memory=Memory(usable=1e-7))
     return split_by_length(case, calibration, LENGTHS)
 
 
@@ -45,8 +45,8 @@ def axes():
 
 def test_tokens_per_step_stay(frame, case):
     assert list(frame.seq_len) == list(LENGTHS)
-    assert set(frame.seq_len * frame.global_batch) == {1024 * 64}
-    assert at_length(case, 1024) == case
+    assert set(frame.seq_len * frame.global_batch) == {4096 * 16}
+    assert at_length(case, 4096) == case
 
 
 @pytest.mark.parametrize("number", range(len(LENGTHS)))
@@ -105,7 +105,7 @@ def test_the_figure_has_one_line_per_split_and_says_what_its_axes_are(frame, axe
     assert plot_split_by_length(frame, axes) is axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("sequence length (tokens)", "GPUs with attention (%)")
     assert [line.get_label() for line in axes.lines] == [text.get_text() for text in axes.get_legend().get_texts()]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1K", "4K", "16K"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4K", "8K", "16K"]
     best, even = (list(line.get_ydata()) for line in axes.lines)
     assert best == pytest.approx(list(100 / (1 + 1 / frame.attention_per_ffn)))
     assert even == pytest.approx(list(100 / (1 + 1 / frame.balanced_attention_per_ffn)))

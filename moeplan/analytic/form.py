@@ -21,7 +21,6 @@ from moeplan.cost.edges import edge_cost
 from moeplan.cost.pieces import Alike, Priced, alike, price
 from moeplan.cost.pricing import Loads, Pricing, loads
 from moeplan.cost.synchronisation import optimizer, shared
-from moeplan.layout import Recompute
 from moeplan.program import keeps
 
 Floats = NDArray[np.float64]
@@ -53,7 +52,8 @@ class Form(NamedTuple):
     gather_s: Floats
     """New weights of each position gathered, once per step [positions]."""
     regather_s: Floats
-    """Weights gathered for each micro-batch's forward, where no rank holds them whole [positions]."""
+    """Weights gathered for each micro-batch's forward, where no rank holds them whole; in a pipeline they stay whole
+    between micro-batches, as PyTorch's FSDP keeps them there [positions]."""
     rescatter_s: Floats
     """Gradients summed after each micro-batch's backward there [positions]."""
     optimizer_s: Floats
@@ -69,15 +69,15 @@ class Form(NamedTuple):
     """The same of what ends a step: gradients, weights and hops."""
 
 
-def form(pricing: Pricing, batch: Batch, schedule: str, recompute: Recompute) -> Form:
+def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
     """The step of `pricing`, whose graph is a mesh; SpecError for a schedule without a closed form."""
-    case, graph, machine = pricing
+    case, graph, machine, _ = pricing
     full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
-    rows = [_row(pricing, what, number, full, recompute) for what, number in _kinds(pricing)]
+    rows = [_row(pricing, what, number, full) for what, number in _kinds(pricing)]
     counts = _counts(pricing, [row.what for row in rows])
     positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
     scatter, gather = _once(pricing)
-    split, nothing = case.memory.zero == 3, np.zeros(positions)
+    split, nothing = case.memory.zero == 3 and positions == 1, np.zeros(positions)
     hides = case.execution.hidden
     return Form(
         pieces=np.array([seconds for row in rows for seconds in (row.forward, row.backward, row.again)]),
@@ -116,7 +116,7 @@ class _Row(NamedTuple):
 
 def _sources(rows: list[_Row]) -> tuple[str, ...]:
     """The weakest source of each class; passes over HBM are rooflines, launches assumed."""
-    fixed = {"stream": "roofline", "host": "assumed"}
+    fixed = {"stream": "roofline", "cast": "roofline", "host": "assumed"}
     return tuple(
         fixed.get(name)
         or weakest(
@@ -138,11 +138,11 @@ def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
             yield what, numbers[0]
 
 
-def _row(pricing: Pricing, what: Alike, number: int, at: Loads, recompute: Recompute) -> _Row:
+def _row(pricing: Pricing, what: Alike, number: int, at: Loads) -> _Row:
     graph = pricing.graph
     forward, backward = (price(pricing, what, at[what.position], direction) for direction in "FB")
     sent, returned = (_routed(pricing, number, direction, at) for direction in "FB")
-    kept = keeps(graph.pieces[number], recompute)
+    kept = keeps(graph.pieces[number], pricing.recompute)
     again = [0.0] * len(CLASSES)
     if kept != "activations":
         again = _columns(forward, sent[0].seconds if kept == "nothing" else 0.0)
@@ -167,7 +167,28 @@ def _counts(pricing: Pricing, kinds: list[Alike]) -> Floats:
     counts = np.zeros((len(pricing.graph.positions), len(kinds)))
     for what, numbers in alike(pricing.case, pricing.graph).items():
         counts[what.position, column[what._replace(position=0)]] += len(numbers)
+    for what in _further(pricing):
+        counts[-1, column[what]] += pricing.case.model.mtp_layers
     return counts
+
+
+def _further(pricing: Pricing) -> list[Alike]:
+    """Pieces of one module that predicts a further token, on the last position: a whole layer, and the logits again.
+
+    The layer is one with experts and full attention where the model has one. Left out: the product 2 hidden x hidden
+    before it, less than a hundredth of the layer.
+    """
+    if not pricing.case.memory.mtp:
+        return []
+    kinds = list(dict.fromkeys(what._replace(position=0) for what in alike(pricing.case, pricing.graph)))
+    layers = sorted(
+        (what for what in kinds if what.kind == "attention"), key=lambda what: (not what.moe, what.window != 0)
+    )
+    ffn = "experts" if layers[0].moe else "dense"
+    return [
+        layers[0],
+        *(what for what in kinds if what.kind == "head" or (what.kind == ffn and what.moe == layers[0].moe)),
+    ]
 
 
 def _hop_s(pricing: Pricing, at: Loads) -> float:

@@ -22,7 +22,7 @@ of NVIDIA's DGX Cloud benchmarks, recipes of 2025."""
 FIXED_S = 0.05
 """Between two steps: data, the gradient's norm, logging (assumed)."""
 _HOST = CLASSES.index("host")
-_COMPUTE = [CLASSES.index(name) for name in ("gemm", "narrow_gemm", "attention", "stream")]
+_COMPUTE = [CLASSES.index(name) for name in ("gemm", "narrow_gemm", "attention", "stream", "cast")]
 
 
 class Step(NamedTuple):

@@ -4,8 +4,8 @@ Curves come from kernels and collectives measured alone. A training step is slow
 load, passes that nobody counts move bytes. Each factor says by how much, is kept near a plausible value by its range,
 and near the other accelerators' value by pooling: few runs of one machine do not decide alone.
 
-    minimise  sum_i w_i rho(log(predicted_i / measured_i) / NOISE) + sum |mean - plausible|^2 / RANGE^2
-              + sum |deviation_a|^2 / APART^2,   rho(r) = 2 (sqrt(1 + r^2) - 1)
+    minimise  sum_i w_i rho(log(predicted_i / measured_i) / NOISE) + sum |mean - plausible|^2 / spread^2
+              + sum |deviation_a|^2 / apart^2,   rho(r) = 2 (sqrt(1 + r^2) - 1)
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeplan.analytic.form import CLASSES, Floats, Form
+from moeplan.analytic.factors import on_classes
+from moeplan.analytic.form import Floats, Form
 from moeplan.analytic.step import stacked, step
 
-NOISE = 0.06
-"""Of one published step (log): equal mappings differ by 4 % in the median from release to release."""
-APART = 0.12
-"""Between accelerators (log, one sigma; assumed)."""
+NOISE = 0.2
+"""Of one prediction (log): what no constant mends; equal mappings alone differ by 4 to 8 % between releases."""
 STEPS, CLOSE = 12, 1e-3
 """Most steps of a fit, and the change of every logarithm at which it ends."""
 
 
 class Factor(NamedTuple):
-    """A physical factor with what is known of it before any run is seen."""
+    """What is known of a factor before any run is seen."""
 
     name: str
-    classes: tuple[str, ...]
-    """The columns of a form that it acts on."""
     plausible: float
     spread: float
     """One sigma of its logarithm."""
-    meaning: str
+    apart: float
+    """One sigma of an accelerator's from the mean: clocks under load differ most, software least."""
 
 
 FACTORS = (
-    Factor("gemm", ("gemm",), 0.85, 0.12, "rate of matrix products in a step over that in a hot loop: 0.65 to 1"),
-    Factor("narrow_gemm", ("narrow_gemm",), 0.95, 0.15, "the same of 8 and 4 bit products: 0.7 to 1.3"),
-    Factor("attention", ("attention",), 0.9, 0.2, "the same of the attention core: 0.6 to 1.2"),
-    Factor("hbm", ("stream",), 0.6, 0.3, "bytes counted over bytes moved by passes: casts and copies: 0.3 to 1"),
-    Factor("expert_bandwidth", ("expert",), 0.8, 0.25, "rate of dispatch and combine in a step: 0.5 to 1"),
-    Factor("host", ("host",), 1.5, 0.3, "seconds of a launch over the assumed ones: 0.8 to 3"),
+    Factor("gemm", 0.85, 0.06, 0.15),
+    Factor("narrow_gemm", 0.95, 0.08, 0.12),
+    Factor("attention", 0.9, 0.1, 0.1),
+    Factor("hbm", 0.6, 0.15, 0.06),
+    Factor("expert_bandwidth", 0.8, 0.12, 0.08),
+    Factor("host", 1.5, 0.15, 0.06),
 )
+"""What they mean stands in `spec.calibration.Constants`; values and spreads are assumed."""
 
 
 class Observation(NamedTuple):
@@ -71,16 +70,6 @@ class Constants(NamedTuple):
         return np.exp(self.mean + self.deviation.get(accelerator, 0.0))
 
 
-def on_classes(factors: Floats) -> Floats:
-    """What `factors` [..., factors] multiply seconds by: 1 / factor, and the host's by its factor [..., classes]."""
-    times = np.ones((*factors.shape[:-1], len(CLASSES)))
-    for number, factor in enumerate(FACTORS):
-        for name in factor.classes:
-            value = factors[..., number]
-            times[..., CLASSES.index(name)] = value if factor.name == "host" else 1 / value
-    return times
-
-
 def fit(seen: Sequence[Observation], start: Constants | None = None) -> Constants:
     """The factors that explain `seen` best; an observation that is repeated weighs 1 / sqrt(repeats) each time.
 
@@ -89,7 +78,7 @@ def fit(seen: Sequence[Observation], start: Constants | None = None) -> Constant
     names = sorted({one.accelerator for one in seen})
     aim = np.zeros((1 + len(names), len(FACTORS)))
     aim[0] = np.log([factor.plausible for factor in FACTORS])
-    spread = np.full_like(aim, APART)
+    spread = np.tile([factor.apart for factor in FACTORS], (1 + len(names), 1))
     spread[0] = [factor.spread for factor in FACTORS]
     at = aim.copy()
     if start is not None:

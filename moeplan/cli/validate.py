@@ -32,6 +32,8 @@ def validate(
     from moeplan import report
     from moeplan.validate import Tables, scores
     from moeplan.validate import validate as compared
+    from moeplan.validate.flop import convention_rows
+    from moeplan.validate.pairs import pair_rows
 
     check_format(format_)
     given = Tables(runs, collectives, gemm, layers)
@@ -40,8 +42,12 @@ def validate(
         print(machine_readable(format_, found.to_rows(), found.to_dict()))
         return
     report.print_table(scores.score_rows(found), sys.stdout, title="|predicted / measured - 1| and its mean with sign")
+    report.print_table(scores.interval_rows(found), sys.stdout, title="intervals that should hold 90 %")
     report.print_table(
         scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
     )
+    report.print_table(pair_rows(found.pairs), sys.stdout, title="runs that differ in one thing: time per token")
+    report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
+    report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
     report.print_table(scores.skipped_rows(found), sys.stdout)
     print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

@@ -23,5 +23,7 @@ class Parts(NamedTuple):
     attention: float = 0.0
     stream: float = 0.0
     """Passes over HBM."""
+    cast: float = 0.0
+    """Passes over HBM that only change the element type, each one kernel whose bytes are all counted."""
     host: float = 0.0
     """Launches, as the host makes them one after another."""

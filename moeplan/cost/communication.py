@@ -1,32 +1,56 @@
 """Seconds of communication patterns: the busiest link of the graph decides.
 
-    seconds = tier latency + route latency + max over links of load / (bandwidth * efficiency * m / (m + half_message))
+    seconds = tier latency + route latency + moving + 2 sqrt(fill * moving)
+    moving = max over links of load / (bandwidth * efficiency * share * m / (m + half_message))
 
 m is the size of one message; the term half_message / m is charged as half_message extra bytes per message, so that
 messages of several sizes may share a link. Links inside a node take their efficiency from the node's tier, all others
-from the network's; the tier latency is the network's as soon as one route leaves a node. What a pattern's groups send
-at the same time shares the links. Left out: congestion control, adaptive routing, packet headers, GPU cores spent.
+from the network's; the tier's latency and fill are the network's as soon as one route leaves a node. A rank's kernel
+copies what it sends and receives, its own share included, no faster than the node tier's `kernel`. What a pattern's
+groups send at the same time shares the links. Left out: congestion control, adaptive routing, packet headers, what the
+GPU cores that copy would have computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Literal, TypeAlias
 
 from moeplan.cost import Cost
-from moeplan.cost.demand import Demand, Key, Pattern, busiest_s, demands
-from moeplan.cost.patterns import Groups, Side, by_node, copies, ends, every_pair, ring, side
+from moeplan.cost.demand import Demand, busiest_s, demands
+from moeplan.cost.patterns import (
+    Groups,
+    Side,
+    by_node,
+    copies,
+    ends,
+    every_pair,
+    ring,
+    routed,
+    side,
+    switched,
+)
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration
+from moeplan.spec.calibration import Pattern as Named
 from moeplan.topology.routes import Fabric
 
+Price: TypeAlias = Callable[[Fabric, Calibration, Groups, float], Cost]
+"""Seconds of a collective of so many bytes among the ranks of each group."""
+Dispatcher: TypeAlias = Literal["all_to_all", "all_gather", "deepep", "hybridep"]
 
-def all_to_all(fabric: Fabric, calibration: Calibration, groups: Groups, bytes_per_rank: float) -> Cost:
+
+def all_to_all(
+    fabric: Fabric, calibration: Calibration, groups: Groups, bytes_per_rank: float, named: Named = "all_to_all"
+) -> Cost:
     """Seconds until every rank has sent `bytes_per_rank` evenly to all ranks of its group, itself included.
 
-    A message is bytes_per_rank / n; the rank's own share stays where it is. Imbalance between experts is left out.
+    `named` is the library that sends. A message is bytes_per_rank / n; the rank's own share stays where it is.
+    Imbalance between experts is left out.
     """
-    sides = [side(groups)] * 2
-    return _once(fabric, calibration, ("pairs",), sides, lambda some: [every_pair(*some)], bytes_per_rank)
+    phases = _pairs(fabric, [side(groups)] * 2)
+    return _once(calibration, phases, bytes_per_rank, named, bytes_per_rank)
 
 
 def many_to_many(
@@ -60,62 +84,122 @@ def many_to_many(
     if deduplicated is not None and deduplicated < 1:
         raise SpecError(f"many_to_many: deduplicated is {deduplicated}; the number of copies per token is 1 or more")
     if deduplicated is None:
-        size = bytes_per_source + whole_bytes
-        return _once(fabric, calibration, ("pairs",), sides, lambda some: [every_pair(*some)], size)
+        return _once(calibration, _pairs(fabric, sides), bytes_per_source + whole_bytes, "all_to_all")
     sizes, k = (bytes_per_source, whole_bytes), deduplicated
     key = ("copies", *sizes, k)
-    return _once(fabric, calibration, key, sides, lambda some: copies(fabric, some[0], some[1], sizes, k), 1.0)
+    phases = demands(fabric, key, sides, lambda some: copies(fabric, some[0], some[1], sizes, k))
+    return _once(calibration, phases, 1.0, "all_to_all")
+
+
+def dispatch(
+    fabric: Fabric,
+    calibration: Calibration,
+    groups: Groups,
+    bytes_per_rank: float,
+    top_k: int,
+    dispatcher: Dispatcher,
+    groups_limit: int = 0,
+) -> Cost:
+    """Seconds until every token's `top_k` copies, `bytes_per_rank` in all, are where their experts are; way back alike.
+
+    all_to_all sends every copy. all_gather brings all tokens to all ranks, once each. deepep and hybridep send a token
+    once to every node (NVLink domain) that it needs and there once to every rank, both at the same time. With k uniform
+    choices among n ranks on d equal nodes, a token reaches d (1 - (1 - 1/d)^k) nodes and n (1 - (1 - 1/n)^k) ranks;
+    where it may reach `groups_limit` nodes at most (DeepSeek-V3, arXiv 2412.19437, section 2.1.2), d and n count these
+    alone. Left out: imbalance, the exchange of counts before the rows.
+
+    Raises SpecError where copies are not all sent and `top_k` is below 1 or `groups_limit` below 0.
+    """
+    if dispatcher == "all_to_all":
+        return all_to_all(fabric, calibration, groups, bytes_per_rank)
+    if top_k < 1 or groups_limit < 0:
+        raise SpecError(f"dispatch: top_k {top_k} and groups_limit {groups_limit}; at least 1 and 0")
+    ranks = side(groups)
+    largest = int(ranks.sizes.max(initial=1))
+    if dispatcher == "all_gather":
+        return all_gather(fabric, calibration, ranks, largest * bytes_per_rank / top_k)
+    key = ("routed", top_k, groups_limit)
+    phases = demands(fabric, key, [ranks], lambda some: routed(fabric, some[0], top_k, groups_limit))
+    copied = largest * (1 - (1 - 1 / largest) ** top_k) / top_k
+    return _together(calibration, phases, bytes_per_rank, dispatcher, copied * bytes_per_rank)
 
 
 def all_gather(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring all-gathers; `buffer_bytes` is the whole gathered buffer, of which each rank brings 1 / n.
 
-    n - 1 steps of buffer / n over every edge of the ring, in the order of the group, so n - 1 route latencies.
+    n - 1 steps of buffer / n over every edge of the ring, node by node, so the latencies of n - 1 of its routes.
     Left out: trees (fewer latencies for small buffers).
     """
-    return _rings(fabric, calibration, groups, buffer_bytes, passes=1)
+    return _rings(fabric, calibration, groups, buffer_bytes, "all_gather")
 
 
 def reduce_scatter(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring reduce-scatters; `buffer_bytes` is the whole buffer of each rank. As `all_gather`."""
-    return _rings(fabric, calibration, groups, buffer_bytes, passes=1)
+    return _rings(fabric, calibration, groups, buffer_bytes, "reduce_scatter")
 
 
 def all_reduce(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
-    """Seconds of ring all-reduces: a reduce-scatter and an all-gather of `buffer_bytes`, started once."""
-    return _rings(fabric, calibration, groups, buffer_bytes, passes=2)
+    """Seconds of all-reduces of `buffer_bytes`: rings of a reduce-scatter and an all-gather, started once.
+
+    Where the node's switch adds up (tier `reduces`), a rank with l - 1 others on its node sends and receives
+    buffer (1 + 1 / l) inside it instead of 2 buffer (n - 1) / n, while the network carries what it does in rings.
+    """
+    return _rings(fabric, calibration, groups, buffer_bytes, "all_reduce")
 
 
 def point_to_point(fabric: Fabric, calibration: Calibration, pairs: Groups, bytes_per_pair: float) -> Cost:
     """Seconds until every (source, target) of `pairs` has moved `bytes_per_pair`, in one message, at the same time."""
-    return _once(fabric, calibration, ("ends",), [side(pairs)], lambda some: [ends(*some)], bytes_per_pair)
+    phases = demands(fabric, ("ends",), [side(pairs)], lambda some: [ends(*some)])
+    return _once(calibration, phases, bytes_per_pair, "point_to_point")
 
 
-def _once(
-    fabric: Fabric, calibration: Calibration, key: Key, sides: Sequence[Side], pattern: Pattern, size: float
-) -> Cost:
+def _pairs(fabric: Fabric, sides: Sequence[Side]) -> tuple[Demand, ...]:
+    return demands(fabric, ("pairs",), sides, lambda some: [every_pair(*some)])
+
+
+def _once(calibration: Calibration, phases: Sequence[Demand], size: float, named: Named, copied: float = 0.0) -> Cost:
     """Seconds of all phases of a pattern whose routes are crossed once, one phase after another."""
+    costs = [_seconds(calibration, phase, size, named, copied) for phase in phases]
+    sources = {cost.source for cost in costs if cost.seconds} or {cost.source for cost in costs}
+    return Cost(sum(cost.seconds for cost in costs), sources.pop() if len(sources) == 1 else "roofline")
+
+
+def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float, named: Named) -> Cost:
+    """Seconds of n - 1 messages of size / n over every edge of the rings of all groups, twice in an all-reduce."""
     if size <= 0:
         return Cost(0.0, calibration.node.source)
-    phases = [_seconds(calibration, demand, size) for demand in demands(fabric, key, sides, pattern)]
-    sources = {phase.source for phase in phases if phase.seconds} or {phase.source for phase in phases}
-    return Cost(sum(phase.seconds for phase in phases), sources.pop() if len(sources) == 1 else "roofline")
+    ranks = by_node(fabric, side(groups))
+    (demand,) = demands(fabric, ("ring",), [ranks], lambda some: [ring(fabric, *some)])
+    if named != "all_reduce":
+        return _seconds(calibration, demand, size, named, size)
+    twice = Demand(2 * demand.inside, 2 * demand.between, 2 * demand.latency_s)
+    if not calibration.node.reduces:
+        return _seconds(calibration, twice, size, named, 2 * size)
+    (added,) = demands(fabric, ("switched",), [ranks], lambda some: [switched(fabric, *some)])
+    return _seconds(calibration, twice._replace(inside=added.inside), size, named, 0.0)
 
 
-def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float, passes: int) -> Cost:
-    """Seconds of `passes` times n - 1 messages of size / n over every edge of the rings of all groups."""
-    if size <= 0:
+def _together(calibration: Calibration, phases: Sequence[Demand], size: float, named: Named, copied: float) -> Cost:
+    """Seconds of phases that run at the same time, started once: the slowest, behind the latency of all routes."""
+    moving = [phase for phase in phases if phase.inside.size or phase.between.size]
+    if size <= 0 or not moving:
         return Cost(0.0, calibration.node.source)
-    (demand,) = demands(fabric, ("ring",), [by_node(fabric, side(groups))], lambda some: [ring(fabric, *some)])
-    inside, between = passes * demand.inside, passes * demand.between
-    return _seconds(calibration, demand._replace(inside=inside, between=between), size, passes * demand.steps)
+    far = any(phase.between.size for phase in moving)
+    tier = calibration.network if far else calibration.node
+    latency = tier.starts_s.get(named, tier.latency_s) + sum(phase.latency_s for phase in moving)
+    return Cost(latency + max(_moving_s(calibration, phase, size, named, copied) for phase in moving), tier.source)
 
 
-def _seconds(calibration: Calibration, demand: Demand, size: float, steps: int = 1) -> Cost:
-    """Seconds of one phase, whose slowest route is crossed `steps` times in a row; nothing to move costs nothing."""
+def _seconds(calibration: Calibration, demand: Demand, size: float, named: Named, copied: float = 0.0) -> Cost:
+    """Seconds of one phase; nothing to move costs nothing."""
+    return _together(calibration, [demand], size, named, copied)
+
+
+def _moving_s(calibration: Calibration, demand: Demand, size: float, named: Named, copied: float) -> float:
+    """Seconds of the busiest link, or of the kernels that copy, with the fill of their pipeline."""
     node, network = calibration.node, calibration.network
-    if not demand.inside.size and not demand.between.size:
-        return Cost(0.0, node.source)
-    tier = network if demand.between.size else node
-    busiest = max(busiest_s(demand.inside, node, size), busiest_s(demand.between, network, size))
-    return Cost(tier.latency_s + steps * demand.latency_s + busiest, tier.source)
+    inside = busiest_s(demand.inside, node, size) / node.shares.get(named, 1.0)
+    between = busiest_s(demand.between, network, size) / network.shares.get(named, 1.0)
+    kernel = copied / node.kernel_bytes_per_s if node.kernel_bytes_per_s else 0.0
+    moving = max(inside, between, kernel)
+    return moving + 2 * sqrt((network if demand.between.size else node).fill_s * moving)

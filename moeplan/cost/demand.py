@@ -29,9 +29,8 @@ class Demand(NamedTuple):
     between: Floats
     """The same of the other links [2, links]."""
     latency_s: float
-    """Of the slowest route; the latency of a transfer that is split is the mean of its paths, weighted by share."""
-    steps: int
-    """Ranks less one of the largest group."""
+    """Of the slowest route, or of the slowest chain of routes; that of a transfer that is split is the mean over its
+    paths, weighted by share."""
 
 
 def demands(fabric: Fabric, key: Key, sides: Sequence[Side], pattern: Pattern) -> tuple[Demand, ...]:
@@ -62,8 +61,7 @@ def _known(
     like = (key, "like", form)
     if form is not None and like in known:
         return known[like]
-    steps = max((int(side.sizes.max(initial=1)) for side in sides), default=1) - 1
-    found = tuple(_demand(fabric, phase, steps) for phase in pattern(sides))
+    found = tuple(_demand(fabric, phase) for phase in pattern(sides))
     if form is not None:
         known[like] = found
     return found
@@ -102,11 +100,12 @@ def _cut(values: NDArray[_T], number: Integers) -> list[NDArray[_T]]:
     return np.split(values, np.cumsum(np.bincount(number))[:-1])
 
 
-def _demand(fabric: Fabric, transfers: Transfers, steps: int) -> Demand:
+def _demand(fabric: Fabric, transfers: Transfers) -> Demand:
     """Loads of all links at the same time; of links that others outdo in bytes and in messages, nothing is kept."""
     moving = np.flatnonzero(transfers.share > 0)
-    source, target, share, messages = (part[moving] for part in transfers)
-    loads, latency = np.zeros((2, len(fabric.edges))), np.zeros(moving.size)
+    source, target, share, messages = (part[moving] for part in transfers[:4])
+    loads = np.zeros((2, len(fabric.edges)))
+    latency: Floats = np.zeros(moving.size)
     for part in fabric.parts(source, target):
         loads[0] += fabric.per_edge(part, share)
         loads[1] += fabric.per_edge(part, messages)
@@ -114,7 +113,9 @@ def _demand(fabric: Fabric, transfers: Transfers, steps: int) -> Demand:
         latency += np.bincount(part.transfer, seconds, minlength=moving.size)
     loads /= fabric.bandwidth_bytes_per_s
     inside, between = (_outer(loads[:, near & (loads[0] > 0)]) for near in (fabric.inside_node, ~fabric.inside_node))
-    return Demand(inside, between, float(latency.max(initial=0.0)), steps)
+    if transfers.chain is not None:
+        latency = np.asarray(np.bincount(transfers.chain[moving], latency * share), dtype=np.float64)
+    return Demand(inside, between, float(latency.max(initial=0.0)))
 
 
 def _outer(links: Floats) -> Floats:
@@ -133,7 +134,6 @@ def _worst(each: Sequence[tuple[Demand, ...]]) -> tuple[Demand, ...]:
             _outer(np.concatenate([d.inside for d in phase], axis=1)),
             _outer(np.concatenate([d.between for d in phase], axis=1)),
             max(d.latency_s for d in phase),
-            max(d.steps for d in phase),
         )
         for phase in zip(*each, strict=True)
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from moeplan.batch import Batch
 from moeplan.cost import Cost
-from moeplan.cost.edges import alike_edges, edge_cost
+from moeplan.cost.edges import alike_edges, edge_in_step
 from moeplan.cost.pieces import alike, price, seconds
 from moeplan.cost.pricing import Loads as Loads
 from moeplan.cost.pricing import Machine as Machine
@@ -18,19 +18,25 @@ from moeplan.cost.pricing import Pricing
 from moeplan.cost.pricing import loads as loads
 from moeplan.cost.synchronisation import optimizer, shared
 from moeplan.errors import SpecError
-from moeplan.layout import StageGraph
+from moeplan.layout import Recompute, StageGraph
 from moeplan.plan import Duration
 from moeplan.program import Program, receives, text_of
 from moeplan.spec.case import Case
 
+NOTHING_AGAIN = Recompute()
 LONGEST_S = 1e8
 """No operation takes longer: three years, and nanoseconds stay exact."""
 
 
-def predict(case: Case, graph: StageGraph, batch: Batch, machine: Machine) -> tuple[Duration, ...]:
-    """Seconds of each kind of operation, for a full and for the last micro-batch."""
+def predict(
+    case: Case, graph: StageGraph, batch: Batch, machine: Machine, recompute: Recompute = NOTHING_AGAIN
+) -> tuple[Duration, ...]:
+    """Seconds of each kind of operation, for a full and for the last micro-batch.
+
+    Of `recompute` only its modules count here: pieces that are recomputed whole are operations of the program.
+    """
     full, last = loads(case, graph, batch, 0), loads(case, graph, batch, batch.microbatches - 1)
-    pricing = Pricing(case, graph, machine)
+    pricing = Pricing(case, graph, machine, recompute)
     entries = [*_compute_entries(pricing, full, last), *_edge_entries(pricing, full, last), *_sync_entries(pricing)]
     return tuple(sorted(entries, key=lambda d: (d.pieces, d.kind, d.phase)))
 
@@ -60,7 +66,7 @@ def _compute_entries(pricing: Pricing, full: Loads, last: Loads) -> list[Duratio
         for direction in ("F", "B"):
             first = price(pricing, what, full[what.position], direction)
             other = first if last == full else price(pricing, what, last[what.position], direction)
-            costs = seconds(first), seconds(other)
+            costs = seconds(pricing, first), seconds(pricing, other)
             entries.append(_entry(direction, direction, pieces, *costs, first.inside_s))
     return entries
 
@@ -69,7 +75,7 @@ def _edge_entries(pricing: Pricing, full: Loads, last: Loads) -> list[Duration]:
     entries = []
     for (kind, *_), edges in alike_edges(pricing.graph).items():
         for direction in ("F", "B"):
-            costs = _twice(lambda at: edge_cost(pricing, edges[0], direction, at), full, last)  # noqa: B023
+            costs = _twice(lambda at: edge_in_step(pricing, edges[0], direction, at), full, last)  # noqa: B023
             entries.append(_entry(kind, direction, edges, *costs))
     return entries
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
 from moeplan.cost.exposure import exposed_experts
@@ -24,14 +26,14 @@ def alike_edges(graph: StageGraph) -> dict[tuple[str, str, int, int, bool], list
 
 def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
     """Seconds of `edge` in `direction`, as far as compute waits for them."""
-    case, graph, machine = pricing
+    case, graph, machine, _ = pricing
     ends = [graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)]
     source, target = ends if direction == "F" else ends[::-1]
     ranks = [graph.positions[p].ranks for p in (source, target)]
     size = edge_bytes(case.model, graph, edge, direction, at[source], dtype=case.workload.dtype)
     kind, algorithm = graph.edges[edge].kind, graph.edges[edge].algorithm
     if kind in ("dispatch", "combine"):
-        return _routed(pricing, source, size)
+        return _routed(pricing, source, size * (case.execution.capacity or 1.0))
     if kind == "send":
         pairs = [pair for a, b in zip(*ranks, strict=True) for pair in zip(a, b, strict=True)]
         return network.point_to_point(*machine, pairs, size)
@@ -45,12 +47,24 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
     return network.many_to_many(*machine, ranks[0], ranks[1], size)
 
 
+def edge_in_step(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
+    """As `edge_cost`, of rows on their way to experts and back at the rate that a step reaches."""
+    cost = edge_cost(pricing, edge, direction, at)
+    if pricing.graph.edges[edge].kind == "send":
+        return cost
+    return cost._replace(seconds=cost.seconds / pricing.machine.calibration.constants.expert_bandwidth)
+
+
 def _routed(pricing: Pricing, position: int, size: float) -> Cost:
-    """Dispatch or combine inside a position by the dispatcher that the case names."""
-    case, graph, machine = pricing
-    groups = expert_groups(graph, position)
-    cost = network.all_to_all(*machine, groups, size)
-    node = machine.fabric.node_of(groups[0])
+    """Dispatch or combine inside a position by the dispatcher that the case names.
+
+    A token whose experts lie in few of the model's groups reaches no more nodes than groups.
+    """
+    case, graph, machine, _ = pricing
+    model, groups = case.model, expert_groups(graph, position)
+    limit = model.top_k_groups if model.expert_groups > 1 else 0
+    cost = network.dispatch(*machine, groups, size, model.top_k, case.execution.dispatcher, limit)
+    node = machine.fabric.node_of(np.array(groups[0]))
     return cost._replace(seconds=cost.seconds * exposed_experts(case, between=bool((node != node[0]).any())))
 
 

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.topology.inside import Floats, Integers
 from moeplan.topology.routes import Fabric
@@ -42,6 +43,8 @@ class Transfers(NamedTuple):
     share: Floats
     """Bytes, as a part of the size that the pattern is priced for."""
     messages: Floats
+    chain: Integers | None = None
+    """Of transfers that wait for one another, the number of their chain: their latencies add up, by share."""
 
 
 _NOTHING = Transfers(*(np.empty(0, dtype=np.intp),) * 2, *(np.empty(0),) * 2)
@@ -92,28 +95,80 @@ def ring(fabric: Fabric, groups: Side) -> Transfers:
     """Each rank to the next of its rings: n - 1 messages of 1 / n of the size, n being the ranks of the group.
 
     A group that spans nodes runs as many rings at once as it has ranks on its smallest node, each with its share of
-    the size and leaving every node by another rank, so that all their NICs carry it. Ranks stand as in `by_node`.
+    the size and leaving every node by another rank, so that all their NICs carry it. Ranks stand as in `by_node`. A
+    message passes n - 1 of the n routes of its ring, one after another: on the mean over the rings.
     """
     ranks, group = groups.ranks, groups.group
-    new = np.diff(fabric.node_of(ranks), prepend=-1) != 0
-    new[groups.start] = True
-    first = np.flatnonzero(new)  # where the ranks of a group on one node begin
-    length = np.diff(first, append=ranks.size)
-    smallest = np.minimum.reduceat(length, np.searchsorted(first, groups.start)) if first.size else length
-    rings = np.where(np.bincount(group[first], minlength=groups.sizes.size) > 1, smallest, 1)
+    new, first, length, rings = _blocks(fabric, groups)
     at, turn = _counted(np.repeat(rings, groups.sizes))
     after = np.arange(1, ranks.size + 1)
     after[groups.start + groups.sizes - 1] = groups.start
     block = np.cumsum(new) - 1
     source, target = (_turned(first, length, block[place], place, turn) for place in (at, after[at]))
     size, rings = groups.sizes[group[at]].astype(np.float64), rings[group[at]]
-    return Transfers(ranks[source], ranks[target], (size - 1) / (size * rings), size - 1)
+    return Transfers(ranks[source], ranks[target], (size - 1) / (size * rings), size - 1, group[at])
+
+
+def _blocks(fabric: Fabric, groups: Side) -> tuple[NDArray[np.bool_], Integers, Integers, Integers]:
+    """Whether a rank begins a block, the ranks of a group on one node; these, their lengths; the rings of a group."""
+    new = np.diff(fabric.node_of(groups.ranks), prepend=-1) != 0
+    new[groups.start] = True
+    first = np.flatnonzero(new)
+    length = np.diff(first, append=groups.ranks.size)
+    smallest = np.minimum.reduceat(length, np.searchsorted(first, groups.start)) if first.size else length
+    rings = np.where(np.bincount(groups.group[first], minlength=groups.sizes.size) > 1, smallest, 1)
+    return new, first, length, rings
 
 
 def _turned(first: Integers, length: Integers, block: Integers, place: Integers, turn: Integers) -> Integers:
     """What comes to each `place` of a block when the block is turned by `turn` [n]; blocks begin at `first`."""
     begin = first[block]
     return np.asarray(begin + (place - begin + turn) % length[block], dtype=np.intp)
+
+
+def switched(fabric: Fabric, groups: Side) -> Transfers:
+    """What ranks send inside their node in an all-reduce that the node's switch adds up.
+
+    Each of l ranks has its buffer read, 1 of the size, and writes its 1 / l of the sum to all; a ring that never leaves
+    the node is taken where it needs less, 2 (l - 1) / l.
+    """
+    return _joined([_NOTHING, *(_switched(fabric.node_of(ranks), ranks) for ranks in _split(groups))])
+
+
+def _switched(home: Integers, ranks: Integers) -> Transfers:
+    a, b = np.nonzero((home[:, None] == home) & ~np.eye(home.size, dtype=np.bool_))
+    local = np.bincount(np.unique(home, return_inverse=True)[1])[np.unique(home, return_inverse=True)[1]]
+    sent = 1 + 1 / local
+    if local.size and local[0] == home.size:
+        sent = np.minimum(sent, 2 * (local - 1) / local)
+    each = 1 / np.maximum(local - 1, 1)
+    return Transfers(ranks[a], ranks[b], (sent * each)[a], (2 * each)[a])
+
+
+def routed(fabric: Fabric, groups: Side, k: int, limit: int = 0) -> tuple[Transfers, Transfers]:
+    """The two phases of tokens with k copies: once to every node that needs them, there once to every rank.
+
+    The size is that of all copies of a rank's tokens. A node is reached through all its ranks alike. With a `limit`, a
+    token's copies are on so many nodes at most, all of which are as likely.
+    """
+    each = [_group_routed(fabric.node_of(ranks), ranks, k, limit) for ranks in _split(groups)]
+    once, fan_out = zip((_NOTHING, _NOTHING), *each, strict=True)
+    return _joined(once), _joined(fan_out)
+
+
+def _group_routed(home: Integers, ranks: Integers, k: int, limit: int) -> tuple[Transfers, Transfers]:
+    at = np.unique(home, return_inverse=True)[1]
+    local = np.bincount(at)
+    chosen = min(limit, local.size) / local.size if limit else 1.0
+    share = np.minimum(1.0, local / (ranks.size * chosen))  # of a token's copies, where its node is chosen
+    to_node = chosen * (1 - (1 - share) ** k) / k
+    to_rank = chosen * (1 - (1 - share / local) ** k) / k
+    together = at[:, None] == at
+    a, b = np.nonzero(~together)
+    once = Transfers(ranks[a], ranks[b], (to_node / local)[at[b]], (1 / local)[at[b]])
+    a, b = np.nonzero(together)
+    passed = (ranks.size / local * to_rank)[at[a]]
+    return once, Transfers(ranks[a], ranks[b], passed, np.ones(a.size))
 
 
 def copies(
@@ -149,7 +204,8 @@ def _split(groups: Side) -> list[Integers]:
 
 
 def _joined(parts: Sequence[Transfers]) -> Transfers:
-    return Transfers(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    """Of transfers without chains."""
+    return Transfers(*(np.concatenate(part) for part in zip(*(one[:4] for one in parts), strict=True)))
 
 
 def _counted(count: Integers) -> tuple[Integers, Integers]:

@@ -13,7 +13,7 @@ from moeplan.cost.pricing import Pricing
 from moeplan.layout import StageGraph
 from moeplan.resources import attention
 from moeplan.resources.traffic import split_elements
-from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
+from moeplan.resources.work import ELEMENT_BYTES, Load, again, backward, forward
 from moeplan.spec.case import Case
 from moeplan.spec.model import is_dense, window_of
 
@@ -57,20 +57,31 @@ def alike(case: Case, graph: StageGraph) -> dict[Alike, list[int]]:
 
 
 def price(pricing: Pricing, what: Alike, load: Load, direction: str) -> Priced:
-    """Seconds of a piece in `direction`, F or B, at one rank with `load`."""
+    """Seconds of a piece in `direction`, F or B, at one rank with `load`; B with the modules that it computes again."""
     case, machine = pricing.case, pricing.machine
-    seq_len, dtype = case.workload.seq_len, case.workload.dtype
-    work = forward(case.model, what.kind, load, seq_len=seq_len, dtype=dtype, moe=what.moe, window=what.window)
-    work = work if direction == "F" else backward(work)
+    dtype = case.workload.dtype
+    work = forward(
+        case.model,
+        what.kind,
+        load,
+        seq_len=case.workload.seq_len,
+        dtype=dtype,
+        moe=what.moe,
+        window=what.window,
+        execution=case.execution,
+    )
+    if direction == "B":
+        work = [*again(work, pricing.recompute.modules), *backward(work)]
     parts, source = compute.parts(work, case.cluster.gpu, machine.calibration, case.execution, dtype)
     return Priced(
         parts, _tensor(pricing, what, load, direction), _context(pricing, what, load, direction, parts), source
     )
 
 
-def seconds(priced: Priced) -> Cost:
-    """All seconds of a piece: kernels beside their launches, then the communication inside."""
-    return Cost(together(priced.parts) + priced.inside_s, priced.source)
+def seconds(pricing: Pricing, priced: Priced) -> Cost:
+    """All seconds of a piece in a step: kernels beside their launches, then the communication inside."""
+    spent = together(compute.in_step(priced.parts, pricing.machine.calibration.constants))
+    return Cost(spent + priced.inside_s, priced.source)
 
 
 def _tensor(pricing: Pricing, what: Alike, load: Load, direction: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from moeplan.batch import Batch, sequences
-from moeplan.layout import Position, StageGraph
+from moeplan.layout import Position, Recompute, StageGraph
 from moeplan.resources.work import Load
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
@@ -29,10 +29,14 @@ class Pricing(NamedTuple):
     case: Case
     graph: StageGraph
     machine: Machine
+    recompute: Recompute = Recompute()
 
 
 def loads(case: Case, graph: StageGraph, batch: Batch, microbatch: int) -> list[Load]:
-    """The load of the busiest rank of each position for `microbatch`; routing is balanced."""
+    """The load of the busiest rank of each position for `microbatch`.
+
+    Routing is balanced; with a capacity factor c experts compute c times the mean, padded or dropped.
+    """
     busiest = max(len(sequences(batch, microbatch, shard)) for shard in (0, batch.shards - 1))
     tokens = busiest * case.workload.seq_len / graph.cp
     per_copy = len(graph.positions[0].ranks[0]) // graph.tp
@@ -40,10 +44,10 @@ def loads(case: Case, graph: StageGraph, batch: Batch, microbatch: int) -> list[
 
 
 def _load(case: Case, graph: StageGraph, position: Position, tokens: float, shards: int) -> Load:
-    model = case.model
+    model, padded = case.model, case.execution.capacity or 1.0
     local = model.experts / graph.ep
     if position.spread == "sequence":
-        rows = tokens * model.top_k * graph.etp / graph.tp
+        rows = tokens * model.top_k * padded * graph.etp / graph.tp
         return Load(tokens, rows, graph.tp, graph.etp, local)
     share = tokens * shards / len(position.ranks[0])
-    return Load(share, share * model.top_k, 1, 1, local)
+    return Load(share, share * model.top_k * padded, 1, 1, local)

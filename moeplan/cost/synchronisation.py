@@ -8,6 +8,8 @@ from moeplan.cost import Cost
 from moeplan.cost import communication as network
 from moeplan.cost.pricing import Pricing
 from moeplan.resources.memory import replica_parameters
+from moeplan.resources.work import ELEMENT_BYTES
+from moeplan.spec.case import Case
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -23,11 +25,11 @@ class Shared(NamedTuple):
 
 def shared(pricing: Pricing) -> list[Shared]:
     """Collectives of every replica class: reduce-scatter and all-gather where the optimizer is divided."""
-    case, graph, machine = pricing
+    case, graph, machine, _ = pricing
     found = []
     for number, replica in enumerate(graph.replicas):
         held = max(replica_parameters(case.model, graph, replica, p) for p in replica.positions)
-        gradients, weights = held * gradient_bytes(case.memory), held * case.memory.weight_bytes
+        gradients, weights = held * gradient_bytes(case.memory), held * gathered_bytes(case)
         if replica.sharded:
             found.append(Shared(number, "reduce_scatter", network.reduce_scatter(*machine, replica.groups, gradients)))
             found.append(Shared(number, "all_gather", network.all_gather(*machine, replica.groups, weights)))
@@ -36,9 +38,14 @@ def shared(pricing: Pricing) -> list[Shared]:
     return found
 
 
+def gathered_bytes(case: Case) -> float:
+    """Bytes of a parameter on its way to ranks that need it: of a kept weight, or an element where none is kept."""
+    return case.memory.weight_bytes or ELEMENT_BYTES[case.workload.dtype]
+
+
 def optimizer(pricing: Pricing) -> Cost:
     """Seconds of the slowest position's optimizer: it reads and writes its states, reads gradients, writes weights."""
-    case, graph, machine = pricing
+    case, graph, machine, _ = pricing
     memory, gpu = case.memory, case.cluster.gpu
     moved = 2 * memory.optimizer_bytes + gradient_bytes(memory) + memory.weight_bytes
     state_bytes = [0.0] * len(graph.positions)

@@ -10,7 +10,7 @@ from moeplan.layout import Disaggregated, Position, StageGraph, assemble, check_
 from moeplan.mesh import divisors
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import ModelSpec
+from moeplan.spec.model import ModelSpec, has_ffn
 
 NAME = "disaggregated"
 DEEPEST = 64
@@ -23,6 +23,7 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
     one = layout.attention_gpus + layout.ffn_gpus
     pairs = layout.pairs
     rules = [
+        (_alternates(model), f"layers without an FFN in pattern {model.pattern!r}: attention and FFN do not alternate"),
         (pairs <= model.num_layers, f"pairs {pairs} > {model.num_layers} layers"),
         (
             one * layout.dp <= world,
@@ -39,6 +40,11 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
     ep = layout.ffn_gpus // pairs
     if model.experts and model.experts % ep:
         raise SpecError(f"layout: {model.experts} experts % {ep} ranks of one FFN group is not 0")
+
+
+def _alternates(model: ModelSpec) -> bool:
+    """Whether every layer has an FFN, for the FFN side to do."""
+    return all(has_ffn(model, layer) for layer in range(model.num_layers))
 
 
 def stages(case: Case, layout: Disaggregated) -> StageGraph:
@@ -78,7 +84,12 @@ WIDEST_PAIRS = 16
 
 
 def frames(case: Case) -> Iterator[Frame]:
-    """Every number of group pairs and of pipeline copies that leaves both sides a GPU per group."""
+    """Every number of group pairs and of pipeline copies that leaves both sides a GPU per group.
+
+    None where a layer has no FFN.
+    """
+    if not _alternates(case.model):
+        return
     world = num_ranks(case.cluster)
     for dp in (d for d in divisors(world) if d <= case.workload.global_batch):
         for pairs in range(1, min(case.model.num_layers, world // dp // 2, WIDEST_PAIRS) + 1):

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from itertools import accumulate, pairwise
+from typing import Literal
 
 from moeplan.cost import communication as network
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
+from moeplan.cost.exposure import exposed
 from moeplan.layout import Colocated, Piece, Recompute
 from moeplan.mesh import layers_of
 from moeplan.resources import parameters as count
@@ -20,7 +22,7 @@ from moeplan.resources.memory import piece_bytes
 from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
-from moeplan.spec.model import is_dense, moe_windows, windows
+from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, moe_windows, row_width, windows
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -75,8 +77,11 @@ class Screen:
         shards = memory.optimizer_shards
         fixed = memory.weight_bytes + gradient_bytes(memory)
         moe = sum(sum(stage.values()) for stage in self.stages(layout)[:: layout.pp])
-        ffn = moe * count.shared_parameters(model) + (layers - moe) * count.dense_parameters(model)
-        dense = (layers * count.attention_parameters(model) + ffn) / layout.tp
+        bare = 0 if _some_without_ffn(model) else count.dense_parameters(model)
+        ffn = moe * count.shared_parameters(model) + (layers - moe) * bare
+        mixers = count.attention_parameters(model)
+        mixers = min(mixers, count.mixer_parameters(model)) if model.mixer else mixers
+        dense = (layers * mixers + ffn) / layout.tp
         experts = moe * count.expert_parameters(model) * model.experts / layout.ep
         dense *= fixed + memory.optimizer_bytes / (shards or layout.dp)
         experts *= fixed + memory.optimizer_bytes / (shards or per_stage // layout.ep)
@@ -97,48 +102,79 @@ class Screen:
         return self.static_bytes(layout) + live * layers * self.kept(b, layout.tp, recompute)
 
     def _kept(self, sequences: int, tp: int, recompute: Recompute) -> float:
-        """Bytes that one MoE layer keeps per micro-batch."""
+        """Bytes that one MoE layer keeps per micro-batch: the least where some have attention, some a mixer."""
         case = self.case
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp)
-        layers = reversed(range(case.model.num_layers))
-        last = next((layer for layer in layers if not is_dense(case.model, layer)), 0)
-        pieces = [Piece(kind=kind, layer=last, stage=0) for kind in ("attention", "experts")]
-        return sum(piece_bytes(case, piece, recompute, load).alive for piece in pieces)
+        model = case.model
+        last = {has_state(model, layer): layer for layer in range(model.num_layers) if not is_dense(model, layer)}
+        if not last:
+            return 0.0
+        kinds: tuple[Literal["attention", "experts"], ...] = ("attention", "experts")
+        return min(
+            sum(piece_bytes(case, Piece(kind=kind, layer=layer, stage=0), recompute, load).alive for kind in kinds)
+            for layer in last.values()
+        )
 
     def _layer(self, sequences: int, tp: int, ep: int, recompute: Recompute, window: int, *, moe: bool = True) -> float:
-        """Compute seconds of one layer, MoE or dense, and micro-batch, recomputation included."""
+        """Compute seconds of one layer, MoE or dense, and micro-batch, recomputation included.
+
+        Where some layers have no FFN, those without experts count as if none had one.
+        """
         case = self.case
         tokens = sequences * case.workload.seq_len
         load = Load(tokens, tokens * case.model.top_k / tp, tp, 1, case.model.experts / ep)
         total = 0.0
         ffn = "experts" if moe else "dense"
-        for kind, again in (("attention", recompute.attention != "none"), (ffn, recompute.ffn != "none")):
+        kinds = (("attention", recompute.attention != "none"), (ffn, recompute.ffn != "none"))
+        for kind, again in kinds[:1] if not moe and _some_without_ffn(case.model) else kinds:
             seq_len, dtype = case.workload.seq_len, case.workload.dtype
-            work = forward(case.model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window)
+            work = forward(
+                case.model,
+                kind,
+                load,
+                seq_len=seq_len,
+                dtype=dtype,
+                moe=moe,
+                window=window,
+                execution=case.execution,
+            )
             parts = [work, backward(work), *([work] if again else [])]
             calibration = self.machine.calibration
-            total += sum(seconds(w, case.cluster.gpu, calibration, dtype).seconds for w in parts)
-        return total + 2 * self._tensor_parallel(sequences, tp, moe)
+            total += sum(seconds(w, case.cluster.gpu, calibration, dtype, case.execution).seconds for w in parts)
+        return total + 2 * exposed(case, "tensor") * self._tensor_parallel(sequences, tp, moe)
 
     def _head(self, sequences: int, tp: int) -> float:
         """Compute seconds of the head and one micro-batch, forward and backward."""
         case = self.case
         load = Load(sequences * case.workload.seq_len, 0.0, tp)
-        work = forward(case.model, "head", load, seq_len=case.workload.seq_len, dtype=case.workload.dtype)
+        work = forward(
+            case.model,
+            "head",
+            load,
+            seq_len=case.workload.seq_len,
+            dtype=case.workload.dtype,
+            execution=case.execution,
+        )
         gpu, calibration, dtype = case.cluster.gpu, self.machine.calibration, case.workload.dtype
-        return sum(seconds(w, gpu, calibration, dtype).seconds for w in (work, backward(work)))
+        return sum(seconds(w, gpu, calibration, dtype, case.execution).seconds for w in (work, backward(work)))
 
     def _tensor_parallel(self, sequences: int, tp: int, moe: bool) -> float:
         """Seconds of the collectives around one attention block, and a dense FFN, one way, of the first group alone."""
         size = sequences * self.case.workload.seq_len * ELEMENT_BYTES[self.case.workload.dtype]
         passed = split_elements(self.case.model, "attention", "F", moe=moe)
-        passed += () if moe else split_elements(self.case.model, "dense", "F", moe=False)
+        alone = moe or _some_without_ffn(self.case.model)
+        passed += () if alone else split_elements(self.case.model, "dense", "F", moe=False)
         return sum(network.all_gather(*self.machine, [range(tp)], elements * size).seconds for elements in passed)
 
     def _exchange(self, sequences: int, tp: int, ep: int) -> float:
         """Seconds of one all-to-all of the first expert group alone: no other group of the stage in its way."""
         case = self.case
-        row = case.model.hidden * ELEMENT_BYTES[case.workload.dtype]
+        row = row_width(case.model) * ELEMENT_BYTES[case.workload.dtype]
         size = sequences * case.workload.seq_len / tp * case.model.top_k * row
         return network.all_to_all(*self.machine, [range(ep)], size).seconds
+
+
+def _some_without_ffn(model: ModelSpec) -> bool:
+    """Whether some layers of `model` have no FFN at all."""
+    return not all(has_ffn(model, layer) for layer in range(model.num_layers))

@@ -25,7 +25,7 @@ from moeplan.schedule import Shape
 from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import is_dense, moe_layers, window_of
+from moeplan.spec.model import has_state, is_dense, moe_layers, row_width, window_of
 from moeplan.spec.workload import gradient_bytes
 
 
@@ -100,9 +100,11 @@ class Sides:
         case, model = self.case, self.case.model
         load = Load(tokens / ranks, tokens * model.top_k / ranks, local_experts=model.experts / ranks)
         dtype, seq_len = case.workload.dtype, case.workload.seq_len
-        work = forward(model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window)
+        work = forward(
+            model, kind, load, seq_len=seq_len, dtype=dtype, moe=moe, window=window, execution=case.execution
+        )
         parts = [work, backward(work), *([work] if again else [])]
-        return sum(seconds(w, case.cluster.gpu, self.machine.calibration, dtype).seconds for w in parts)
+        return sum(seconds(w, case.cluster.gpu, self.machine.calibration, dtype, case.execution).seconds for w in parts)
 
     def _live(self, pairs: int, microbatches: int, depth: int) -> tuple[int, int]:
         """Most chunks alive at the first attention and the first FFN group; more than four groups change nothing."""
@@ -123,7 +125,8 @@ class Sides:
         routed = min(tokens * sizes.attention, case.workload.global_batch * case.workload.seq_len) / sizes.ffn
         load = Load(tokens, 0.0) if side == "attention" else Load(routed, routed * model.top_k)
         kept = []
-        own = {is_dense(model, layer): layer for layer in reversed(range(0, model.num_layers, frame.pairs))}
+        mine = reversed(range(0, model.num_layers, frame.pairs))
+        own = {(is_dense(model, layer), has_state(model, layer)): layer for layer in mine}
         for layer in own.values():
             ffn = "dense" if is_dense(model, layer) else "experts"
             piece = Piece(kind="attention" if side == "attention" else ffn, layer=layer, stage=0)  # type: ignore[arg-type]
@@ -149,7 +152,9 @@ class Sides:
             experts = count.expert_parameters(model) * model.experts / sizes.ffn
             return moe * experts * each(frame.dp) + dense * count.dense_parameters(model) * each(sizes.ffn * frame.dp)
         routing = count.router_parameters(model) + count.shared_parameters(model)
-        parameters = (dense + moe) * count.attention_parameters(model) + moe * routing
+        mine = [has_state(model, layer) for layer in range(group, model.num_layers, frame.pairs)]
+        states = sum(mine) * count.mixer_parameters(model) if model.mixer else 0
+        parameters = states + mine.count(False) * count.attention_parameters(model) + moe * routing
         holders = sizes.attention + (sizes.ffn if model.tied_embeddings else 0)
         embedding = 0.0 if group else count.embedding_parameters(model) * each(holders * frame.dp)
         return parameters * each(sizes.attention * frame.dp) + embedding
@@ -163,7 +168,7 @@ class Sides:
         model, workload, gpus = self.case.model, self.case.workload, self.case.cluster.node.gpus
         if num_ranks(self.case.cluster) // frame.dp <= gpus or not model.top_k:
             return 0.0
-        row, k, nodes = model.hidden * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
+        row, k, nodes = row_width(model) * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
         once = nodes * (1 - (1 - 1 / nodes) ** k) / k if deduplicate else 1.0
         tokens = workload.global_batch * workload.seq_len / frame.dp
         return tokens * moe_layers(model) * k * row * 2 * once

@@ -152,7 +152,7 @@ def narrow_gemm_efficiency(rows: float, shape: Shape, most: float, half_rows: fl
     """Share of the peak that an expert's GEMM reaches: most min(1, intensity HBM / peak) t / (t + half_rows).
 
     A surrogate: the paper shows curves (Fig. 4) and no formula. `most` is 0.60 to 0.68 on an MI250X, `half_rows` is
-    fitted. Planning: `moeplan.cost.compute.efficiency`. Source: inferred.
+    fitted. Planning: `moeplan.cost.compute.share`. Source: inferred.
     """
     roof = min(1.0, gemm_intensity(rows, shape) * HBM_BYTES_PER_S / PEAK_FLOP_PER_S)
     return most * roof * rows / (rows + half_rows)

@@ -35,7 +35,10 @@ class Core(NamedTuple):
 
 
 def projections(model: ModelSpec) -> list[Projection]:
-    """All matrices of one attention block, in the order in which rows pass them."""
+    """All matrices of one attention block, in the order in which rows pass them.
+
+    An output gate is one more projection as wide as the queries, in the same kernel.
+    """
     if isinstance(model.attention, Latent):
         return _latent(model.attention, model.hidden)
     return _grouped(model.attention, model.hidden)
@@ -43,7 +46,9 @@ def projections(model: ModelSpec) -> list[Projection]:
 
 def _grouped(a: GroupedQuery, hidden: int) -> list[Projection]:
     queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    gate = [Projection("qkv", hidden, queries, a.heads, bias=queries * a.bias)] if a.output_gate else []
     return [
+        *gate,
         Projection("qkv", hidden, queries, a.heads, bias=queries * a.bias),
         Projection("qkv", hidden, keys, a.kv_heads, bias=keys * a.bias),
         Projection("qkv", hidden, keys, a.kv_heads, bias=keys * a.bias),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeplan.layout import StageGraph, rides
 from moeplan.resources.work import ELEMENT_BYTES, Load
-from moeplan.spec.model import Latent, ModelSpec
+from moeplan.spec.model import Latent, ModelSpec, row_width
 
 ROUTE_BYTES = 24
 """Beside each routed row: token number, slot of the choice and expert number, 8 bytes each; the gate is an element."""
@@ -15,9 +15,9 @@ TOKEN_BYTES = 8
 def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load: Load, *, dtype: str) -> float:
     """Bytes that a rank of the sending side with `load` gives to `edge` in `phase` (F and R rows, B their gradient).
 
-    Routed rows: k copies of hidden elements, and what routes them; where the residual rides and shared experts sit on
-    the attention side, the first copy carries hidden elements more. Dense rows: one copy. `load.tokens` are tokens of
-    the attention side's rank, whichever side sends.
+    Routed rows: k copies of hidden elements (or `expert_latent`), and what routes them; where the residual rides and
+    shared experts sit on the attention side, the first copy carries hidden elements more. Dense rows: one copy.
+    `load.tokens` are tokens of the attention side's rank, whichever side sends.
     """
     size = ELEMENT_BYTES[dtype]
     kind = graph.edges[edge].kind
@@ -27,10 +27,12 @@ def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load:
         return 0.0
     if kind == "send":
         return tokens * row
+    routed = graph.pieces[edge if kind in ("combine", "n2m") else edge + 1].kind == "experts"
+    row = row_width(model) * size if routed else row
     if kind in ("combine", "n2m"):
-        copies = model.top_k if graph.pieces[edge].kind == "experts" else 1
+        copies = model.top_k if routed else 1
         return tokens * copies * (row + (TOKEN_BYTES if phase != "B" else 0))
-    copies = model.top_k if graph.pieces[edge + 1].kind == "experts" else 1
+    copies = model.top_k if routed else 1
     beside = size + (ROUTE_BYTES if phase != "B" else 0)
     return tokens * copies * (row + beside) + residual_bytes(model, graph, edge, load, dtype=dtype)
 

@@ -7,25 +7,21 @@ by the bytes counted as stream; biases and learned logits, which add one operati
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from moeplan.resources import attention
+from moeplan.resources import attention, mixer, passes
+from moeplan.resources.flop import STEP, forward_flop
+from moeplan.resources.kernels import ELEMENT_BYTES as ELEMENT_BYTES
+from moeplan.resources.kernels import Compute as Compute
+from moeplan.resources.kernels import backward as backward
+from moeplan.resources.kernels import product, stream
 from moeplan.resources.parameters import ffn_matrices
-from moeplan.spec.model import GroupedQuery, ModelSpec, is_dense, shared_width, window_of
+from moeplan.spec.execution import Execution
+from moeplan.spec.model import STATE, GroupedQuery, Latent, ModelSpec, row_width, shared_width
 
-ELEMENT_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
-
-
-class Compute(NamedTuple):
-    """One kernel's demand."""
-
-    kind: Literal["gemm", "grouped_gemm", "attention", "stream"]
-    flop: float
-    hbm_bytes: float
-    size: float
-    """What the efficiency curve is read at: rows of a GEMM, tokens per expert, tokens that attention sees at most."""
+PLAIN = Execution()
 
 
 class Load(NamedTuple):
@@ -39,119 +35,238 @@ class Load(NamedTuple):
     local_experts: float = 1.0
 
 
-def forward(
-    model: ModelSpec, kind: str, load: Load, *, seq_len: int, dtype: str, moe: bool = True, window: int = 0
+class _Around(NamedTuple):
+    """What every kernel of a piece is counted with."""
+
+    model: ModelSpec
+    load: Load
+    size: int
+    """Bytes of an element."""
+    execution: Execution
+    seq_len: int
+    window: int
+    moe: bool
+
+
+def forward(  # noqa: PLR0913 - what a piece is, and how it is carried out
+    model: ModelSpec,
+    kind: str,
+    load: Load,
+    *,
+    seq_len: int,
+    dtype: str,
+    moe: bool = True,
+    window: int = 0,
+    execution: Execution = PLAIN,
 ) -> list[Compute]:
-    """Kernels of the forward pass of one piece of `kind`.
+    """Kernels of the forward pass of one piece of `kind`, or of the part "router" of an attention piece.
 
-    `moe` tells attention whether a router follows it, `window` how many tokens it sees (0: all before).
+    `moe` tells attention whether a router follows it, `window` how many tokens it sees (0: all before; `STATE`: it is
+    the model's mixer), `execution` what linear layers multiply in, which passes are fused and what needs no launch.
     """
-    size = ELEMENT_BYTES[dtype]
-    hidden, tokens = model.hidden, load.tokens
-    if kind == "embedding":
-        return [_stream(2 * tokens * hidden * size)]
-    if kind == "join":
-        return [_stream(3 * tokens * hidden * size)]
-    if kind == "head":
-        logits = _gemm(tokens, hidden, model.vocab / load.tp, size)
-        return [logits, _stream(tokens * (hidden * 3 * size + model.vocab / load.tp * 8))]
-    if kind == "dense":
-        width = model.dense_width / load.tp
-        return [*_ffn(model, "gemm", tokens, width, size), _stream(5 * tokens * hidden * size)]
-    if kind == "experts":
-        width = model.expert_width / load.etp
-        parts = _ffn(model, "grouped_gemm", load.rows, width, size, load.local_experts)
-        return [*parts, _stream(3 * load.rows * hidden * size)]
-    work = [*_projections(model, load, size), _core(model, load, size, seq_len, window), _moved(model, load, size)]
-    return work + (_routing(model, load, size) if moe else [])
+    around = _Around(model, load, ELEMENT_BYTES[dtype], execution, seq_len, window, moe)
+    work = _PIECES[kind](around)
+    static = execution.graphs == "step" or (execution.graphs == "layers" and kind != "experts")
+    return [w._replace(launches=0.0, backward_launches=0.0) for w in work] if static else work
 
 
-def backward(work: list[Compute]) -> list[Compute]:
-    """Kernels of the backward pass: twice the GEMMs (input and weight gradients), 2.5 times the attention core.
+def named(module: str, work: list[Compute]) -> list[Compute]:
+    """`work` as what `module` is."""
+    return [kernel._replace(module=module) for kernel in work]
 
-    The attention factor is FlashAttention's, whose backward recomputes the scores (FlashAttention-2, arXiv 2307.08691).
+
+def again(work: list[Compute], modules: Sequence[str]) -> list[Compute]:
+    """Of the forward kernels `work`, those that a backward runs once more where `modules` are recomputed.
+
+    every_other_product: all passes, and half of every product.
     """
-    factor = {"gemm": 2.0, "grouped_gemm": 2.0, "attention": 2.5, "stream": 2.0}
-    return [w._replace(flop=w.flop * factor[w.kind], hbm_bytes=w.hbm_bytes * factor[w.kind]) for w in work]
+    if "every_other_product" in modules:
+        halved = [k._replace(flop=k.flop / 2, hbm_bytes=k.hbm_bytes / 2) for k in work if "gemm" in k.kind]
+        return [*(kernel for kernel in work if kernel.kind == "stream"), *halved]
+    return [kernel for kernel in work if kernel.module in modules]
+
+
+LATENT_UP = ("query", "key-value up")
+"""Projections of latent attention that lead up from narrow vectors."""
 
 
 def model_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     """FLOP of one token's forward and backward pass, the numerator of MFU: 6 per active matrix parameter + attention.
 
-    6 (attention + router + active experts + dense + head) + 6 (q + v) s / 2 per layer for the causal half of scores and
-    values, with a window w its pairs (`attention.pairs_per_token`); every layer counts as what it is. The embedding
-    lookup and all recomputation are left out (Megatron-LM's convention of 2025, with the router counted).
+    `flop.forward_flop` three times, causal half, with the router: what the kernels of `forward` and `backward` count,
+    but for the core's scores that FlashAttention computes again.
     """
-    load = Load(tokens=1.0, rows=float(model.top_k))
-
-    def flop(kind: str, *, moe: bool = True, window: int = 0) -> float:
-        return sum(w.flop for w in forward(model, kind, load, seq_len=seq_len, dtype="bf16", moe=moe, window=window))
-
-    alike = Counter((not is_dense(model, layer), window_of(model, layer)) for layer in range(model.num_layers))
-    layers = sum(
-        number * (flop("attention", moe=moe, window=window) + flop("experts" if moe else "dense"))
-        for (moe, window), number in alike.items()
-    )
-    return 3 * (layers + flop("head"))
+    return STEP * forward_flop(model, seq_len)
 
 
-def _projections(model: ModelSpec, load: Load, size: int) -> list[Compute]:
+def _embedding(a: _Around) -> list[Compute]:
+    return [stream(2 * a.load.tokens * a.model.hidden * a.size)]
+
+
+def _join(a: _Around) -> list[Compute]:
+    return [stream(3 * a.load.tokens * a.model.hidden * a.size)]
+
+
+def _head(a: _Around) -> list[Compute]:
+    """Norm, logits in the workload's type, and the loss over them."""
+    tokens, columns = a.load.tokens, a.model.vocab / a.load.tp
+    return [
+        _pass(a, passes.NORM, tokens / a.load.tp * a.model.hidden),
+        product(tokens, a.model.hidden, columns, a.size),
+        passes.elementwise(passes.LOSS_BYTES[a.execution.loss], tokens * columns, 1),
+    ]
+
+
+def _dense(a: _Around) -> list[Compute]:
+    load, model = a.load, a.model
+    norm = _pass(a, passes.NORM, load.tokens / load.tp * model.hidden)
+    inside = _ffn(a, load.tokens, model.hidden, model.dense_width / load.tp)
+    return [*named("norm", [norm]), *named("dense", inside[:-1]), inside[-1]]
+
+
+def _experts(a: _Around) -> list[Compute]:
+    load, width = a.load, row_width(a.model)
+    return [
+        *passes.sorted_again(load.rows, width, a.size, load.local_experts, a.execution),
+        *_ffn(a, load.rows, width, a.model.expert_width / load.etp, load.local_experts),
+    ]
+
+
+def _attention(a: _Around) -> list[Compute]:
+    """Norm, projections and core, or the mixer in its place, and what of an MoE layer own tokens pass."""
+    load = a.load
+    (norm,) = named("norm", [_pass(a, passes.NORM, load.tokens / load.tp * a.model.hidden)])
+    inside = _mixer(a) if a.window == STATE else [*_projections(a, attention.projections(a.model)), *_core(a)]
+    if not a.moe:
+        return [norm, *inside]
+    return [norm, *inside, norm, *_router(a)]
+
+
+def _projections(a: _Around, matrices: Sequence[attention.Projection]) -> list[Compute]:
     """GEMMs of the attention block; those that every rank holds whole work on a rank's own tokens."""
     work = []
-    for _, group in groupby(attention.projections(model), key=lambda p: p.kernel):
+    for _, group in groupby(matrices, key=lambda p: p.kernel):
         parts = list(group)
-        shapes = [attention.rank_shape(p, load.tp) for p in parts]
-        rows = load.tokens if parts[0].heads else load.tokens / load.tp
-        work.append(_gemm(rows, shapes[0][0], sum(outputs for _, outputs in shapes), size))
+        shapes = [attention.rank_shape(p, a.load.tp) for p in parts]
+        rows = a.load.tokens if parts[0].heads else a.load.tokens / a.load.tp
+        linear = _linear(a, rows, shapes[0][0], sum(outputs for _, outputs in shapes))
+        up = parts[0].kernel in LATENT_UP and parts[0].inputs != a.model.hidden
+        work += named("latent_up", linear) if up else linear
     return work
 
 
-def _core(model: ModelSpec, load: Load, size: int, seq_len: int, window: int) -> Compute:
-    """Scores and values of one pass over queries, keys and values (FlashAttention): no score reaches the HBM."""
-    widths = attention.core(model, load.tp)
-    chunked = isinstance(model.attention, GroupedQuery) and model.attention.chunked
-    pairs = load.tokens * attention.pairs_per_token(seq_len, window, chunked=chunked)
-    seen = min(window or seq_len, seq_len)
-    return Compute("attention", 2 * pairs * (widths.queries + widths.output), load.tokens * sum(widths) * size, seen)
+def _core(a: _Around) -> list[Compute]:
+    """Rotary embedding and inner norms; scores and values in one kernel (FlashAttention): no score reaches the HBM."""
+    shape, tokens, widths = a.model.attention, a.load.tokens, attention.core(a.model, a.load.tp)
+    chunked = isinstance(shape, GroupedQuery) and shape.chunked
+    pairs = tokens * attention.pairs_per_token(a.seq_len, a.window, chunked=chunked)
+    core = Compute(
+        "attention",
+        2 * pairs * (widths.queries + widths.output),
+        tokens * sum(widths) * a.size,
+        sequence=min(a.window or a.seq_len, a.seq_len),
+        head_dim=_head_dim(shape),
+    )
+    if a.execution.flash_attention:
+        return [*_before_core(a, widths), core]
+    return [*_before_core(a, widths), *named("core_attention", [core, _scores(a, pairs)])]
 
 
-def _moved(model: ModelSpec, load: Load, size: int) -> Compute:
-    """Norm and residual, five times hidden; rotary embedding and norms inside, in and out."""
-    widths = attention.core(model, load.tp)
-    inside = widths.queries + widths.keys + widths.values + attention.narrow(model) / load.tp
-    return _stream(load.tokens * size * (5 * model.hidden / load.tp + 2 * inside))
+def _before_core(a: _Around, widths: attention.Core) -> list[Compute]:
+    tokens, turned = a.load.tokens, widths.queries + widths.keys
+    work = [_pass(a, passes.ROTATED, tokens * turned * _turned_share(a.model))]
+    if attention.normed(a.model):
+        work.append(_pass(a, passes.NORMED, tokens * turned))
+    if isinstance(a.model.attention, Latent):
+        work.append(_pass(a, passes.NORMED, tokens / a.load.tp * attention.narrow(a.model)))
+        work.append(_pass(a, passes.COPIED, tokens * turned))
+    return work
 
 
-def _routing(model: ModelSpec, load: Load, size: int) -> list[Compute]:
-    """Router, with the gate of the shared experts as one more column, and shared experts."""
-    hidden, own = model.hidden, load.tokens / load.tp
+def _turned_share(model: ModelSpec) -> float:
+    """Share of queries and keys that have a position: in latent attention only a part of each head's."""
+    shape = model.attention
+    return shape.rope_head_dim / (shape.nope_head_dim + shape.rope_head_dim) if isinstance(shape, Latent) else 1.0
+
+
+def _head_dim(shape: GroupedQuery | Latent) -> float:
+    """Mean width of the products of scores and of values."""
+    if isinstance(shape, Latent):
+        return (shape.nope_head_dim + shape.rope_head_dim + shape.v_head_dim) / 2
+    return shape.head_dim
+
+
+def _scores(a: _Around, pairs: float) -> Compute:
+    """Scores outside the attention kernel, masked half included: written, masked, normalised and read, 6 passes."""
+    heads = a.model.attention.heads / a.load.tp
+    return stream(6 * 2 * pairs * heads * a.size, launches=4.0)
+
+
+def _mixer(a: _Around) -> list[Compute]:
+    """Projections around convolution and scan; both at the rate of products over one chunk."""
+    model, load = a.model, a.load
+    matrices = mixer.projections(model)
+    before, after = ([p for p in matrices if p.from_heads == last] for last in (False, True))
+    flop = load.tokens * (mixer.scan_flop(model, load.tp) + mixer.conv_flop(model, load.tp))
+    moved = load.tokens * mixer.stream_elements(model, load.tp) * a.size
+    chunk = flop / max(2 * load.tokens * SCAN_CHUNK, 1e-9)
+    scan = product(load.tokens, SCAN_CHUNK, chunk, a.size)._replace(hbm_bytes=0.0)
+    return [*_projections(a, before), scan, stream(moved, None, 6.0, 12.0), *_projections(a, after)]
+
+
+SCAN_CHUNK = 128
+"""Tokens of a chunk of the scan, the inner width of its products."""
+
+
+def _router(a: _Around) -> list[Compute]:
+    """Router with the gate of the shared experts as one more column, sorting, and shared experts."""
+    model, load, hidden = a.model, a.load, a.model.hidden
+    own, width = load.tokens / load.tp, row_width(a.model)
+    logits, launches = own * model.experts, passes.ROUTER_LAUNCHES[a.execution.kernels]
     work = [
-        _gemm(own, hidden, model.experts + model.shared_gate, size),
-        _stream(own * size * hidden * (3 + 2 * model.top_k)),
+        product(own, hidden, model.experts + model.shared_gate, a.size),
+        stream(passes.ROUTER_BYTES * logits, passes.ROUTER_BYTES * logits, launches),
+        passes.permuted(own, model.top_k, width, a.size, a.execution),
     ]
+    if model.expert_latent:
+        work += [*_linear(a, own, hidden, width), *_linear(a, own, width, hidden)]
     if model.shared_experts:
-        work += _ffn(model, "gemm", load.tokens, shared_width(model) / load.tp, size)
+        shared = _ffn(a, load.tokens, hidden, shared_width(model) / load.tp)
+        work += [*named("shared_experts", shared[:-1]), shared[-1]]
     return work
 
 
-def _gemm(rows: float, inner: float, columns: float, size: int) -> Compute:
-    moved = (rows * inner + inner * columns + rows * columns) * size
-    return Compute("gemm", 2 * rows * inner * columns, moved, rows)
-
-
-def _ffn(
-    model: ModelSpec, kind: Literal["gemm", "grouped_gemm"], rows: float, width: float, size: int, sets: float = 1.0
+def _linear(
+    a: _Around, rows: float, inner: float, columns: float, sets: float = 1.0, *, grouped: bool = False
 ) -> list[Compute]:
-    """Gate and up (or up alone), activation, down; `rows` are spread over `sets` of weights, which are all read."""
-    hidden, ups, at = model.hidden, ffn_matrices(model) - 1, rows / max(sets, 1e-9)
-    up_bytes = (rows * (hidden + ups * width) + sets * ups * hidden * width) * size
-    down_bytes = (rows * (hidden + width) + sets * hidden * width) * size
+    """One linear layer, or one for each of `sets` experts, and the casts that a narrow type needs."""
+    operand = passes.operand_bytes(a.execution)
+    kernel = product(rows, inner, columns, a.size, groups=sets, operand=operand, grouped=grouped)
+    return [*passes.quantised(rows, inner, columns, a.execution, sets), kernel]
+
+
+def _ffn(a: _Around, rows: float, hidden: float, width: float, experts: float | None = None) -> list[Compute]:
+    """Gate and up (or up alone), activation, down; `rows` are spread over `experts`, whose weights are all read."""
+    ups, sets, grouped = ffn_matrices(a.model) - 1, experts or 1.0, experts is not None
+    rule = passes.GATED if a.model.gated else passes.UNGATED
+    each = sets if a.execution.kernels == "eager" else 1.0
     return [
-        Compute(kind, 2 * ups * rows * hidden * width, up_bytes, at),
-        _stream((ups + 1) * rows * width * size),
-        Compute(kind, 2 * rows * hidden * width, down_bytes, at),
+        *_linear(a, rows, hidden, ups * width, sets, grouped=grouped),
+        *named("activation", [_pass(a, rule, rows * width, each)]),
+        *_linear(a, rows, width, hidden, sets, grouped=grouped),
     ]
 
 
-def _stream(hbm_bytes: float) -> Compute:
-    return Compute("stream", 0.0, hbm_bytes, 0.0)
+def _pass(a: _Around, rules: dict[str, passes.Rule], elements: float, launches: float = 1.0) -> Compute:
+    return passes.elementwise(rules[a.execution.kernels], elements, a.size, launches)
+
+
+_PIECES: dict[str, Callable[[_Around], list[Compute]]] = {
+    "embedding": _embedding,
+    "join": _join,
+    "head": _head,
+    "dense": _dense,
+    "experts": _experts,
+    "attention": _attention,
+    "router": _router,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeplan.spec.cluster import ClusterSpec, check_cluster
-from moeplan.spec.execution import Execution
+from moeplan.spec.execution import Execution, check_execution
 from moeplan.spec.model import ModelSpec, check_model
 from moeplan.spec.record import Record, validated
 from moeplan.spec.workload import Memory, Workload, check_memory
@@ -26,4 +26,5 @@ def check_case(case: Case) -> Case:
     check_model(case.model)
     check_cluster(case.cluster)
     check_memory(case.memory)
+    check_execution(case.execution)
     return case

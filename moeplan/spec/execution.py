@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from moeplan.errors import SpecError
 from moeplan.spec.record import Record
 
 Linear = Literal["same", "fp8", "fp8_block", "mxfp8", "nvfp4"]
@@ -25,6 +26,8 @@ class Execution(Record):
     """Cross entropy over whole fp32 logits, in one fused kernel, or in chunks that are never all there."""
     flash_attention: bool = True
     """Whether scores stay inside the attention kernel; otherwise they are written and kept."""
+    attention_kernel: Literal["latest", "flash2"] = "latest"
+    """The fastest kernel that the calibration knows, or FlashAttention-2, which older stacks run on every machine."""
     dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"
     """How rows reach their experts: NCCL's all-to-all of all copies, an all-gather of all tokens, or kernels that send
     a token once to every node (DeepEP) or NVLink domain (HybridEP)."""
@@ -35,3 +38,10 @@ class Execution(Record):
     hidden: tuple[Hidden, ...] = ()
     """Communication that runs behind compute: of tensor-parallel blocks, of experts, of context-parallel attention, of
     gradients after each layer's backward, of parameters before each layer's forward."""
+
+
+def check_execution(execution: Execution) -> Execution:
+    """`execution`, or SpecError where fewer rows are computed than experts receive in the mean."""
+    if 0 < execution.capacity < 1:
+        raise SpecError(f"execution: capacity {execution.capacity:g} is below 1, the mean; 0 is no capacity factor")
+    return execution

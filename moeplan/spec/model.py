@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from functools import lru_cache
 from math import lcm
 from typing import Annotated, Literal
 
@@ -39,6 +42,8 @@ class GroupedQuery(Record, tag_field="kind", tag="gqa"):
     """Layer l sees all tokens before it where (l + 1) % full_every == 0; the others see `window` (gpt-oss: 2)."""
     chunked: bool = False
     """Whether a windowed layer sees its own chunk of `window` tokens, as far as there, instead of a sliding window."""
+    output_gate: bool = False
+    """Whether a second projection as wide as the queries weighs the output of every head (Qwen3-Next)."""
 
 
 class Latent(Record, tag_field="kind", tag="mla"):
@@ -60,14 +65,58 @@ Attention = GroupedQuery | Latent
 """The attention kinds a model may have; a union tagged by `kind`."""
 
 
+class Mamba2(Record, tag_field="kind", tag="mamba2"):
+    """A state-space mixer: every head keeps a state of head_dim x state, not earlier tokens (arXiv 2405.21060)."""
+
+    heads: Size
+    head_dim: Size
+    state: Size
+    groups: Size = 1
+    """Groups of heads that share what is written into the state and read from it."""
+    conv: Size = 4
+    """Tokens that the convolution before the state spans."""
+    conv_bias: bool = True
+
+
+class GatedDelta(Record, tag_field="kind", tag="gated_delta"):
+    """Linear attention by the gated delta rule: every value head keeps a key_head_dim x value_head_dim state.
+
+    Source: Gated Delta Networks (arXiv 2412.06464).
+    """
+
+    key_heads: Size
+    """Heads of queries and keys."""
+    value_heads: Size
+    key_head_dim: Size
+    value_head_dim: Size
+    conv: Size = 4
+    """Tokens that the convolution of queries, keys and values spans."""
+
+
+Mixer = Mamba2 | GatedDelta
+"""What mixes tokens in place of attention, by a state; a union tagged by `kind`."""
+
+STATE = -1
+"""The window of a layer whose mixer reads a state instead of earlier tokens."""
+PATTERN = re.compile("([M*][E-]?)+")
+"""What a pattern of layers may be."""
+
+
 class ModelSpec(Record):
     """A decoder-only transformer whose layers end in routed experts or a dense FFN (`is_dense`)."""
 
     name: str
     num_layers: Layers
+    """Pairs of a mixer (attention, or `mixer`) and an FFN; in a `pattern` the FFN may be missing."""
     hidden: Size
     vocab: Size
     attention: Attention
+    mixer: Mixer | None = None
+    """What `pattern` has in place of attention in some layers."""
+    pattern: str = ""
+    """Blocks of the layers, repeated or cut off to `num_layers`: M the mixer, * attention, each followed by E experts,
+    - a dense FFN, or nothing ("MEM*E" is three layers; letters as in Nemotron-H). Empty: attention, and an FFN as
+    `dense_layers` and `moe_every` say."""
     experts: Annotated[int, msgspec.Meta(ge=0, le=65_536)]
     """Routed experts per MoE layer."""
     top_k: Count
@@ -86,6 +135,9 @@ class ModelSpec(Record):
     """Behind those, layer l has experts where (l + 1) % moe_every == 0, the others a dense FFN (Llama 4: 2)."""
     dense_width: Count = 0
     """Inner width of the dense FFN."""
+    expert_latent: Count = 0
+    """Width of the rows that routed experts work on, between two projections that all ranks hold (Nemotron-3 Super);
+    0: hidden."""
     normalize_top_k: bool = True
     """Whether the gate weights of a token's choices are scaled to sum to one."""
     gated: bool = True
@@ -103,7 +155,7 @@ class ModelSpec(Record):
     routed_scale: Scale = 1.0
     """Factor on the sum of routed experts."""
     mtp_layers: Count = 0
-    """Multi-token-prediction modules of the checkpoint beside `num_layers`; in no total, and not planned."""
+    """Multi-token-prediction modules of the checkpoint beside `num_layers`; in no total of parameters."""
     tied_embeddings: bool = False
     head_bias: bool = False
     norm: Literal["rms", "layer", "layer_bias"] = "rms"
@@ -112,6 +164,9 @@ class ModelSpec(Record):
     rope_scaled: bool = False
     """Whether rotary frequencies are rescaled (YaRN and its like): another function at the same cost."""
     norm_eps: Epsilon = 1e-6
+    checkpoint: str = ""
+    """How a published checkpoint stores its weights, where it is quantised (mxfp4, fp8); training takes the workload's
+    element type all the same."""
     assumed: tuple[str, ...] = ()
     """Fields that nobody published: guesses."""
 
@@ -123,10 +178,11 @@ def check_model(model: ModelSpec) -> ModelSpec:
     moe = moe_layers(model)
     rules = (
         *_attention_rules(model.attention),
+        *_pattern_rules(model),
         (model.dense_layers <= model.num_layers, f"dense_layers {model.dense_layers} > num_layers {model.num_layers}"),
         (model.dense_layers == 0 or model.dense_width > 0, f"dense_layers {model.dense_layers} with dense_width 0"),
         (
-            moe == model.num_layers or model.dense_width > 0,
+            bool(model.pattern) or moe == model.num_layers or model.dense_width > 0,
             f"moe_every {model.moe_every} leaves {model.num_layers - moe} dense layers with dense_width 0",
         ),
         (not moe or 1 <= model.top_k <= model.experts, f"top_k {model.top_k} is not within 1..experts {model.experts}"),
@@ -157,9 +213,57 @@ def _attention_rules(shape: Attention) -> tuple[tuple[bool, str], ...]:
     )
 
 
+def _pattern_rules(model: ModelSpec) -> tuple[tuple[bool, str], ...]:
+    """(holds, message where it does not) of the pattern and the mixer that it names."""
+    pattern = model.pattern
+    if not pattern:
+        return ((model.mixer is None, "mixer without a pattern that says which layers have it"),)
+    return (
+        (
+            PATTERN.fullmatch(pattern) is not None,
+            f"pattern {pattern!r}: right: M or *, each followed by E, - or nothing",
+        ),
+        (
+            model.num_layers <= len(_blocks(pattern)) or model.num_layers % max(len(_blocks(pattern)), 1) == 0,
+            f"num_layers {model.num_layers} is no multiple of the pattern's {len(_blocks(pattern))}, nor less",
+        ),
+        (model.dense_layers == 0, f"dense_layers {model.dense_layers} beside a pattern, which says it by -"),
+        (model.moe_every == 1, f"moe_every {model.moe_every} beside a pattern, which says it by E"),
+        (("M" in pattern) == (model.mixer is not None), "pattern and mixer: M in the one needs the other"),
+        ("-" not in pattern or model.dense_width > 0, "pattern with - and dense_width 0"),
+    )
+
+
+@lru_cache
+def _blocks(pattern: str) -> tuple[str, ...]:
+    """The layers of `pattern`: a mixer's letter, and its FFN's where it has one."""
+    return tuple(re.findall("[M*][E-]?", pattern))
+
+
+def _block(model: ModelSpec, layer: int) -> str:
+    """Letters of `layer` in the model's pattern."""
+    blocks = _blocks(model.pattern)
+    return blocks[layer % len(blocks)]
+
+
 def is_dense(model: ModelSpec, layer: int) -> bool:
-    """Whether `layer` ends in a dense FFN: one of the first `dense_layers`, or not an n-th layer, n = `moe_every`."""
+    """Whether `layer` has no routed experts: its FFN is dense, or it has none (`has_ffn`).
+
+    Dense is one of the first `dense_layers`, what is not an n-th layer, n = `moe_every`, or what the pattern says.
+    """
+    if model.pattern:
+        return not _block(model, layer).endswith("E")
     return layer < model.dense_layers or (layer + 1) % model.moe_every != 0
+
+
+def has_ffn(model: ModelSpec, layer: int) -> bool:
+    """Whether `layer` has an FFN at all: experts or a dense one."""
+    return not model.pattern or len(_block(model, layer)) > 1
+
+
+def has_state(model: ModelSpec, layer: int) -> bool:
+    """Whether `layer` mixes tokens by the model's `mixer` instead of attention."""
+    return bool(model.pattern) and _block(model, layer)[0] == "M"
 
 
 def moe_layers(model: ModelSpec, layers: range | None = None) -> int:
@@ -168,8 +272,10 @@ def moe_layers(model: ModelSpec, layers: range | None = None) -> int:
 
 
 def window_of(model: ModelSpec, layer: int) -> int:
-    """Tokens that `layer`'s attention sees, its own included; 0: all before it."""
+    """Tokens that `layer`'s attention sees, its own included; 0: all before it; `STATE`: it has a mixer instead."""
     shape = model.attention
+    if has_state(model, layer):
+        return STATE
     if isinstance(shape, Latent) or (layer + 1) % shape.full_every == 0:
         return 0
     return shape.window
@@ -177,11 +283,15 @@ def window_of(model: ModelSpec, layer: int) -> int:
 
 def windows(model: ModelSpec, layers: range) -> dict[int, int]:
     """How many of consecutive `layers` see each window (0: all tokens before): `window_of`, counted."""
+    if model.pattern:
+        return dict(Counter(window_of(model, layer) for layer in layers))
     return _windows(model.attention, layers, 1)
 
 
 def moe_windows(model: ModelSpec, layers: range) -> dict[int, int]:
     """As `windows`, of those of `layers` that have routed experts alone."""
+    if model.pattern:
+        return dict(Counter(window_of(model, layer) for layer in layers if not is_dense(model, layer)))
     behind = range(max(layers.start, model.dense_layers), layers.stop)
     return _windows(model.attention, behind, model.moe_every)
 
@@ -203,6 +313,11 @@ def _multiples(layers: range, every: int) -> int:
 def shared_width(model: ModelSpec) -> int:
     """Inner width of all shared experts of a layer together."""
     return model.shared_experts * (model.shared_width or model.expert_width)
+
+
+def row_width(model: ModelSpec) -> int:
+    """Width of the rows that travel to routed experts and back: hidden, or `expert_latent`."""
+    return model.expert_latent or model.hidden
 
 
 def kv_heads(shape: Attention) -> int:

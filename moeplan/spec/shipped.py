@@ -39,9 +39,12 @@ def load_model(text: str | Path) -> ModelSpec:
 
 
 def _known(model: ModelSpec) -> ModelSpec:
-    """`model` under its shipped name, where it is a shipped one in all but name: then both give the same plan."""
+    """`model` under its shipped name, where it is a shipped one in all but name: then both give the same plan.
+
+    How a checkpoint stores its weights is no part of that.
+    """
     for name in _files("model"):
-        known = load_model(name)
+        known = structs.replace(load_model(name), checkpoint=model.checkpoint)
         if structs.replace(model, name=known.name) == known:
             return known
     return model

@@ -1,7 +1,7 @@
 """Predictions beside published measurements: how far moeplan is from what others ran.
 
-Nothing is fitted here. Step times are the longest path through the schedule: where no links are shared between pipeline
-positions, that is the simulated step.
+Step times are those of the closed form (`analytic`), which is the simulated step within a few per cent where nothing is
+hidden behind anything else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.shipped import load_model, shipped
 from moeplan.validate.collectives import predict_collective
+from moeplan.validate.constants import left_out, timed, without_constants
+from moeplan.validate.degrees import global_batch, seq_len
+from moeplan.validate.disagreements import read_disagreements
 from moeplan.validate.flop import read_conventions
 from moeplan.validate.kernels import held_out, predict_gemm
+from moeplan.validate.layers import predict_layer
 from moeplan.validate.names import PUBLISHED, Names
 from moeplan.validate.outcome import Outcome, Result, Skip, Skipped
+from moeplan.validate.pairs import ratios, read_pairs
 from moeplan.validate.runs import Runs
 from moeplan.validate.scores import Validation, sorted_out
+from moeplan.validate.set_aside import read_set_aside
+from moeplan.validate.stacks import read_stacks
 from moeplan.validate.tables import Collective, Gemm, Layer, Run, Text, read_table
 
 R = TypeVar("R", Collective, Gemm, Layer, Run)
@@ -61,21 +68,31 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     """
     given = published() if tables is None else tables
     known = Names([PUBLISHED / "names.csv", *([names] if names else [])])
-    runs = Runs(known, read_conventions(PUBLISHED / "conventions.csv"))
+    disagreements = read_disagreements(PUBLISHED / "disagreements.csv")
+    jobs = read_table(given.runs, Run) if given.runs else []
+    stacks = read_stacks(PUBLISHED / "stacks.csv", jobs)
+    aside = read_set_aside(PUBLISHED / "set_aside.csv")
+    runs = Runs(known, read_conventions(PUBLISHED / "conventions.csv"), stacks, disagreements, aside)
     products = read_table(given.gemm, Gemm) if given.gemm else []
     ours = [row for row in products if held_out(row)]
+    compared = list(_results(given.runs, jobs, runs.compare))
+    steps = timed(compared, runs.forms)
     results = [
-        *_each(given.runs, Run, runs.compare),
+        *compared,
+        *without_constants(steps),
+        *(left_out(steps) if tables is None else ()),
         *_results(given.gemm, ours, lambda row: [_attempt(row.id, "gemm", lambda: predict_gemm(row, known))]),
         *_each(
             given.collectives,
             Collective,
             lambda row: [_attempt(row.id, "collectives", lambda: predict_collective(row, known))],
         ),
-        *_each(given.layers, Layer, lambda row: [Skipped(row.id, "layers", "single layers are not compared yet")]),
+        *_each(given.layers, Layer, lambda row: [_attempt(row.id, "layers", lambda: predict_layer(row, known))]),
         *(_parameters(PUBLISHED / "parameters.csv") if tables is None else ()),
     ]
-    return sorted_out(results, len(products) - len(ours))
+    tokens = {run.id: global_batch(run) * seq_len(run) / run.gpus for run in jobs}
+    pairs = ratios(read_pairs(PUBLISHED / "pairs.csv"), (r for r in results if isinstance(r, Outcome)), tokens)
+    return sorted_out(results, len(products) - len(ours))._replace(pairs=tuple(pairs))
 
 
 def _each(path: Path | None, kind: type[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:

@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
-import re
-
 from moeplan.cost import communication as network
 from moeplan.cost.durations import Machine
+from moeplan.spec.cluster import ClusterSpec
+from moeplan.validate import routed
 from moeplan.validate.names import Names
 from moeplan.validate.outcome import Outcome, Skip
 from moeplan.validate.tables import Collective
 
 LEAST_BYTES = 2**20
 """Smaller messages are latency, of which one machine's tables say little."""
+PEAK_BYTES = 8 * 2**30
+"""What "largest sizes" stands for where no size is printed."""
 BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 """Bus bandwidth is factor (n - 1) / n times bytes over seconds (definition of nccl-tests)."""
 LARGEST_NODE = 16
 """Machines whose "node" has more GPUs are NVLink domains of several nodes, which some rows count."""
-ROUTED = ("moe_dispatch", "moe_combine")
-DEDUPLICATING = ("DeepEP", "HybridEP", "UCCL-EP")
-"""Libraries, by a word in their name, that send a token's row to a node once; their low-latency kernels do not."""
+PRICES: dict[str, network.Price] = {
+    "alltoall": network.all_to_all,
+    "all_reduce": network.all_reduce,
+    "all_gather": network.all_gather,
+    "reduce_scatter": network.reduce_scatter,
+}
 
 
-def predict_collective(row: Collective, names: Names) -> Outcome:
+def predict_collective(row: Collective, names: Names, least_bytes: float = LEAST_BYTES) -> Outcome:
     """Seconds of one collective among all GPUs of the row, beside the row's.
 
-    Sizes are those of nccl-tests; routed rows are copies of every token, k of them, spread evenly. Skip where the
-    row has neither a time nor a bus bandwidth that gives one, is smaller than 1 MiB, or is no pattern of moeplan.
+    Sizes are those of nccl-tests; routed rows are copies of every token, k of them, spread evenly (`routed`). Skip
+    where the row has neither a time nor a bandwidth that gives one, is smaller than `least_bytes`, or is no pattern of
+    moeplan.
     """
-    if row.gpus is None:
-        raise Skip("number of GPUs not published")
-    if row.message_bytes is None:
-        raise Skip("bytes not published as a number")
-    if row.message_bytes < LEAST_BYTES:
+    gpus, size = _gpus(row), _size(row)
+    if size < least_bytes:
         raise Skip("message below 1 MiB")
-    measured = _measured_s(row, row.message_bytes, row.gpus)
-    cluster = names.part(row.hardware, row.gpus)
-    if row.nodes and row.nodes > 1 and row.gpus / row.nodes < cluster.node.gpus <= LARGEST_NODE:
+    cluster = names.part(row.hardware, gpus)
+    if row.nodes and row.nodes > 1 and gpus / row.nodes < cluster.node.gpus <= LARGEST_NODE:
         raise Skip("a part of the GPUs of several nodes")
-    seconds = _seconds(row, names.machine(row.hardware, row.gpus), row.message_bytes, row.gpus)
+    machine = names.machine(row.hardware, gpus)
+    if routed.is_routed(row):
+        measured = routed.measured_s(row, gpus, cluster.nodes)
+        seconds = routed.predicted_s(row, machine, cluster, gpus)
+    elif row.definition_of_bytes == "bytes of ONE message":
+        measured, seconds = _streamed(row, size, machine, gpus)
+    else:
+        measured, seconds = _measured_s(row, size, gpus), _seconds(row, machine, cluster, size, gpus)
     return Outcome(row.id, "collectives", seconds, measured, accelerator=cluster.gpu.name)
+
+
+def _gpus(row: Collective) -> int:
+    """GPUs of the row: printed, or those whose bus bandwidth and time are the row's."""
+    if row.gpus is not None:
+        return row.gpus
+    if row.bw_GBps and row.latency_us and row.message_bytes and row.collective in BUS_FACTOR:
+        part = row.bw_GBps * 1e9 * row.latency_us * 1e-6 / row.message_bytes / BUS_FACTOR[row.collective]
+        if part < 1:
+            return round(1 / (1 - part))
+    raise Skip("number of GPUs not published")
+
+
+def _size(row: Collective) -> float:
+    if routed.is_routed(row):
+        return routed.size_of(row)
+    if row.message_bytes is not None:
+        return row.message_bytes * (row.gpus or 1 if row.definition_of_bytes == "bytes per peer" else 1)
+    if row.definition_of_bytes.startswith("peak"):
+        return PEAK_BYTES
+    raise Skip("bytes not published as a number")
 
 
 def _measured_s(row: Collective, size: float, gpus: int) -> float:
@@ -49,27 +79,21 @@ def _measured_s(row: Collective, size: float, gpus: int) -> float:
     return size * BUS_FACTOR[row.collective] * (gpus - 1) / gpus / (row.bw_GBps * 1e9)
 
 
-def _seconds(row: Collective, machine: Machine, size: float, gpus: int) -> float:
-    group = [tuple(range(gpus))]
-    if row.collective in ROUTED:
-        return _routed_s(row, machine, group, size)
-    if row.collective not in BUS_FACTOR:
+def _seconds(row: Collective, machine: Machine, cluster: ClusterSpec, size: float, gpus: int) -> float:
+    name = "alltoall" if row.collective.startswith("alltoall") else row.collective
+    if name not in PRICES:
         raise Skip(f"{row.collective} is no pattern of moeplan")
-    if not row.definition_of_bytes.startswith("nccl-tests"):
+    if row.definition_of_bytes == "bytes per peer":
+        machine = machine._replace(fabric=routed.apart(cluster))  # puts that GPUs start
+    elif not row.definition_of_bytes.startswith(("nccl-tests", "peak")):
         raise Skip("bytes in a definition of their own")
-    price = {
-        "alltoall": network.all_to_all,
-        "all_reduce": network.all_reduce,
-        "all_gather": network.all_gather,
-        "reduce_scatter": network.reduce_scatter,
-    }[row.collective]
-    return price(*machine, group, size).seconds
+    return PRICES[name](*machine, [range(gpus)], size).seconds
 
 
-def _routed_s(row: Collective, machine: Machine, group: list[tuple[int, ...]], size: float) -> float:
-    """Copies of every token to ranks of the group, its own included, once per node where the library does that."""
-    copies = re.search(r"top-?(\d+)", f"{row.definition_of_bytes} {row.notes}")
-    if copies is None:
-        raise Skip("number of experts per token not published")
-    once = "low-latency" not in row.library and any(word in row.library for word in DEDUPLICATING)
-    return network.many_to_many(*machine, group, group, size, int(copies[1]) if once else None).seconds
+def _streamed(row: Collective, size: float, machine: Machine, gpus: int) -> tuple[float, float]:
+    """Measured and predicted seconds of one of many messages in a row to the other node, without their start."""
+    if row.bw_GBps is None:
+        raise Skip("no time published")
+    pair = [(0, gpus - 1)]
+    twice, once = (network.point_to_point(*machine, pair, n * size).seconds for n in (2, 1))
+    return size / (row.bw_GBps * 1e9), twice - once

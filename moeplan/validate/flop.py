@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from msgspec import structs
-
-from moeplan.resources import attention
-from moeplan.resources.work import model_flop_per_token
-from moeplan.spec.model import ModelSpec, moe_layers, window_of
+from moeplan.resources import mixer
+from moeplan.resources.flop import STEP, forward_flop, further_token_flop
+from moeplan.spec.model import STATE, Mamba2, ModelSpec, windows
 from moeplan.spec.record import Record
+from moeplan.tables import Rows
+from moeplan.validate.names import PUBLISHED
+from moeplan.validate.printed import Counts
 from moeplan.validate.tables import Text, read_table
 
 
@@ -23,8 +24,15 @@ class Convention(Record):
     """Whether scores and values count the causal half of all pairs, or all."""
     mtp: Literal["counted", "left out"] = "counted"
     """Whether modules that predict further tokens are counted, where the model has any."""
+    hybrid: Literal["as built", "megatron"] = "as built"
+    """How layers without attention count: as they are, or as in Megatron-LM's formula for hybrid models, which takes 2
+    hidden for the inner width of Mamba-2, and leaves out the matrix that joins two vectors in MTP modules."""
+    peak: str = ""
+    """What its MFU divides by, as far as that is printed."""
     memory: Literal["fullest", "last"] = "fullest"
     """Whose peak memory is printed: the fullest rank's, or the last pipeline stage's."""
+    counts: Counts = "allocated"
+    """What that memory is: see `validate.printed`."""
     note: str = ""
 
 
@@ -36,29 +44,42 @@ def read_conventions(path: Path) -> dict[str, Convention]:
 def flop_per_token(model: ModelSpec, seq_len: int, convention: Convention) -> float:
     """FLOP of one token's forward and backward pass as `convention` counts.
 
-    `resources.work.model_flop_per_token` without the router, which Megatron-LM leaves out: 6 hidden experts per MoE
-    layer. Full attention doubles the pairs of layers without a window. A module that predicts a further token is one
-    MoE layer, a matrix 2 hidden x hidden and the head once more.
+    `resources.flop.forward_flop` three times, without the router, which Megatron-LM leaves out. Full attention doubles
+    the pairs of layers without a window. A module that predicts a further token is one layer with attention and
+    experts, a matrix 2 hidden x hidden and the head once more.
     """
-    total = _of_layers(model, seq_len)
-    if convention.attention == "full":
-        total += sum(_core(model, seq_len) for layer in range(model.num_layers) if not window_of(model, layer))
-    if convention.mtp == "counted" and model.mtp_layers:
-        total += model.mtp_layers * _further_token(model, seq_len, convention)
-    return total
+    counted = model.mtp_layers if convention.mtp == "counted" else 0
+    total = forward_flop(model, seq_len, pairs=convention.attention, router=False)
+    if counted:
+        total += counted * further_token_flop(model, seq_len, pairs=convention.attention, router=False)
+    if convention.hybrid == "megatron" and model.pattern:
+        total += _megatron_hybrid(model, counted)
+    return STEP * total
 
 
-def _of_layers(model: ModelSpec, seq_len: int) -> float:
-    routers = 6 * model.hidden * model.experts * moe_layers(model)
-    return model_flop_per_token(model, seq_len) - routers
+def _megatron_hybrid(model: ModelSpec, mtp_layers: int) -> float:
+    """Forward FLOP of a token that Megatron-LM's formula for hybrid models has beyond those of the model as built.
+
+    Source: hybrid_flops and mamba_layer_flops in NVIDIA/Megatron-LM, megatron/training/training.py, 2025 and 2026.
+    """
+    m, wider = model.mixer, -4.0 * model.hidden**2 * mtp_layers
+    if isinstance(m, Mamba2):
+        inner = 2 * model.hidden - m.heads * m.head_dim
+        each = inner * (6 * model.hidden + 7 * m.state) - mixer.conv_flop(model)
+        wider += windows(model, range(model.num_layers)).get(STATE, 0) * each
+    return wider
 
 
-def _further_token(model: ModelSpec, seq_len: int, convention: Convention) -> float:
-    one = structs.replace(model, num_layers=1, dense_layers=0, moe_every=1, mtp_layers=0)
-    return flop_per_token(one, seq_len, convention) + 6 * 2 * model.hidden**2
+def counting(convention: Convention) -> str:
+    """The convention in words, as it stands behind every TFLOPS and MFU of its source."""
+    pairs = "causal half of attention" if convention.attention == "half" else "all pairs of attention"
+    return f"{pairs}, MTP {convention.mtp}, no router"
 
 
-def _core(model: ModelSpec, seq_len: int) -> float:
-    """Scores and values of the causal half of one layer: 6 (queries + output) s / 2."""
-    widths = attention.core(model)
-    return 6 * (widths.queries + widths.output) * attention.pairs_per_token(seq_len)
+def convention_rows() -> Rows:
+    """How each source of the tables that ship counts FLOP and what its MFU divides by, for readers."""
+    sources = read_conventions(PUBLISHED / "conventions.csv")
+    return [
+        {"of": name, "TFLOPS": counting(found), "MFU_of": found.peak or "not printed"}
+        for name, found in sources.items()
+    ]

@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec import structs
 
+from moeplan.calibrate import kernels as fitted
 from moeplan.cost import compute
-from moeplan.resources.work import Compute
-from moeplan.units import Seconds
+from moeplan.resources.kernels import Compute, product
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.execution import Execution, Linear
 from moeplan.validate.names import Names
 from moeplan.validate.outcome import Outcome, Skip
 from moeplan.validate.tables import Gemm
 
-DTYPES = {"bfloat16": ("bf16", 2), "bf16": ("bf16", 2), "fp8": ("fp8", 1), "fp8_block": ("fp8", 1)}
-"""What the first word of a row's dtype means: whose peak, and bytes of an element; scales are left out."""
-OUTPUT_BYTES = 2
-HELD_OUT = 5
-"""Rows whose number is a multiple of it are compared; the others are for calibrations to be made from."""
+TYPES: dict[str, Linear] = {"bfloat16": "same", "bf16": "same", "fp8": "fp8", "fp8_block": "fp8_block"}
+"""What the first word of a row's dtype means: what linear layers multiply in, in a workload in bf16."""
+RESULT_BYTES = 2
+NARROW_BYTES = 1
+"""Of an element in 8 bits; scales are left out."""
 
 
 def held_out(row: Gemm) -> bool:
-    """Whether the number at the end of the id is a multiple of five: those rows no calibration may be fitted to."""
-    number = re.search(r"(\d+)$", row.id)
-    return number is not None and int(number[1]) % HELD_OUT == 0
+    """Whether no calibration may be fitted to `row` (`calibrate.kernels.held_out`): those rows are compared."""
+    return fitted.held_out(row.id)
 
 
 def predict_gemm(row: Gemm, names: Names) -> Outcome:
-    """Seconds of one kernel without its launch, beside the row's; results are written in two bytes.
+    """Seconds of one kernel without its launch, its operands as warm as the table's, beside the row's.
 
-    Skip for an element type that moeplan knows nothing of, or whose peak the machine does not give.
+    Results are written in two bytes. Skip for an element type that moeplan knows nothing of, or whose peak the
+    machine does not give.
     """
     cluster = names.cluster(row.hardware)
-    dtype, size = DTYPES.get(row.dtype.split()[0].lower(), ("", 0))
-    if dtype not in cluster.gpu.peak_flop_per_s:
+    word = row.dtype.split()[0].lower()
+    linear = TYPES.get(word)
+    peak = "bf16" if linear == "same" else "fp8"
+    if linear is None or peak not in cluster.gpu.peak_flop_per_s:
         raise Skip(f"no peak of {cluster.gpu.name} for {row.dtype}")
-    calibration = structs.replace(names.calibration(row.hardware), kernel_s=Seconds(0))
-    seconds = compute.seconds([_work(row, size)], cluster.gpu, calibration, dtype).seconds
+    calibration = as_measured(names.calibration(row.hardware))
+    parts, _ = compute.parts([_kernel(row, linear)], cluster.gpu, calibration, Execution(linear=linear), "bf16")
+    seconds = parts.gemm + parts.narrow_gemm
     return Outcome(row.id, "gemm", seconds, row.latency_us * 1e-6, accelerator=cluster.gpu.name)
 
 
-def _work(row: Gemm, size: int) -> Compute:
+def as_measured(calibration: Calibration) -> Calibration:
+    """`calibration` of kernels measured alone: caches as the table's, every type by its own surface."""
+    return structs.replace(calibration, cold=1.0, linear={})
+
+
+def _kernel(row: Gemm, linear: Linear) -> Compute:
+    """The row's product; a grouped row's m is the rows of one group."""
     groups = row.groups or 1
-    moved = groups * ((row.m * row.k + row.k * row.n) * size + row.m * row.n * OUTPUT_BYTES)
-    kind = "grouped_gemm" if row.kind.startswith("grouped") else "gemm"
-    return Compute(kind, 2.0 * groups * row.m * row.n * row.k, moved, row.m)  # type: ignore[arg-type]
+    narrow = None if linear == "same" else NARROW_BYTES
+    grouped = row.kind.startswith("grouped")
+    return product(row.m * groups, row.k, row.n, RESULT_BYTES, groups=groups, operand=narrow, grouped=grouped)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-MEASURES = ("step_time", "peak_memory", "flop", "gemm", "collectives", "parameters")
-"""What is compared: seconds, bytes of one rank, FLOP per token, seconds, seconds, parameters."""
+MEASURES = (
+    *("step_time", "step_time_no_constants", "step_time_left_out", "peak_memory"),
+    *("flop", "gemm", "layers", "collectives", "parameters"),
+)
+"""What is compared: seconds (as told, without constants, with constants that never saw the model), bytes of one rank,
+FLOP per token, seconds (products, layers, collectives), parameters."""
 
 
 class Outcome(NamedTuple):
@@ -21,6 +25,12 @@ class Outcome(NamedTuple):
     """dense or moe; empty where there is no model."""
     note: str = ""
     """What the prediction leaves out of this row."""
+    listed: str = ""
+    """Why the published figure is known to disagree (`validate.disagreements`); empty for most."""
+
+    low: float | None = None
+    """Nine of ten measurements are expected between this and `high`; None where no interval is told."""
+    high: float | None = None
 
     @property
     def error(self) -> float:

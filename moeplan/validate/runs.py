@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from msgspec import structs
-
-from moeplan.by_hand import layout_of
+from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.cost.compute import peak_flop_per_s
-from moeplan.cost.durations import predict
-from moeplan.draft import outline, shape_of, spelled
-from moeplan.errors import MoeplanError
-from moeplan.estimator import usual_schedule
-from moeplan.optimizer.bound import step_bound_s
-from moeplan.optimizer.evaluate import footprint
-from moeplan.schedules import make
-from moeplan.spec.case import Case, check_case
-from moeplan.spec.model import ModelSpec, moe_layers
-from moeplan.spec.workload import Workload
-from moeplan.validate.flop import Convention, flop_per_token
+from moeplan.spec.model import moe_layers
+from moeplan.validate.constants import told_with
+from moeplan.validate.degrees import global_batch, seq_len
+from moeplan.validate.disagreements import Disagreement, reason_of
+from moeplan.validate.flop import Convention, counting, flop_per_token
 from moeplan.validate.names import Names
 from moeplan.validate.outcome import Outcome, Result, Skip, Skipped
-from moeplan.validate.settings import check_planned, degrees, global_batch, memory_unit_bytes, recompute_rule, seq_len
+from moeplan.validate.printed import printed_bytes
+from moeplan.validate.settings import Setting, memory_unit_bytes, setting
+from moeplan.validate.stacks import Stacks
+from moeplan.validate.steps import Forms, Steps, peak
 from moeplan.validate.tables import Run
-
-MOST_ACTIONS = 200_000
-"""Orders longer than this are left out: they would take seconds each."""
 
 
 class _Pair(NamedTuple):
     predicted: float
     measured: float
     notes: tuple[str, ...] = ()
-
-
-class Step(NamedTuple):
-    """What moeplan says about the step of a row."""
-
-    seconds: float
-    """Longest path through the schedule, the gradients and the optimizer; transfers do not wait for each other."""
-    peak_bytes: tuple[float, ...]
-    """Of one rank at each pipeline stage."""
-    exact: bool
-    """Whether memory can be compared: see `settings.Rule`."""
+    low: float | None = None
+    high: float | None = None
 
 
 class Runs:
     """Predictions of rows; rows with the same model, machine and layout are worked out once."""
 
-    def __init__(self, names: Names, conventions: dict[str, Convention]) -> None:
-        """`conventions` by prefix of the id; Megatron-LM's for a prefix that is not among them."""
+    def __init__(
+        self,
+        names: Names,
+        conventions: dict[str, Convention],
+        stacks: Stacks | None = None,
+        disagreements: Sequence[Disagreement] = (),
+        aside: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    ) -> None:
+        """`conventions` by prefix of the id, Megatron-LM's for others; `stacks` knows what sources leave unsaid.
+
+        Rows of `disagreements`, and those that `aside` has a reason for by id and measure, are scored with and without.
+        """
         self.names = names
+        self._disagreements = disagreements
+        self._aside = aside
+        self.stacks = stacks or Stacks()
         self._conventions = conventions
-        self._steps: dict[tuple[object, ...], Step | Skip] = {}
+        self.steps = Steps()
+        self.forms: dict[str, Forms] = {}
+        """What the rows with a step time were priced as, by id."""
 
     def compare(self, run: Run) -> list[Result]:
         """All that the row has a measurement of, predicted or with the reason why not."""
@@ -77,28 +75,39 @@ class Runs:
             pair = price(run)
         except Skip as skip:
             return Skipped(run.id, measure, str(skip))
-        kind = "moe" if moe_layers(model) else "dense"
         return Outcome(
-            run.id, measure, pair.predicted, pair.measured, model.name, cluster.gpu.name, kind, "; ".join(pair.notes)
+            run.id,
+            measure,
+            pair.predicted,
+            pair.measured,
+            model.name,
+            cluster.gpu.name,
+            "moe" if moe_layers(model) else "dense",
+            "; ".join(pair.notes),
+            self._listed(run, measure),
+            pair.low,
+            pair.high,
         )
 
+    def _listed(self, run: Run, measure: str) -> str:
+        return reason_of(run, measure, self._disagreements) or self._aside.get((run.id, measure), "")
+
     def _flop(self, run: Run) -> _Pair:
-        return _Pair(self._flop_per_token(run), told_flop(run) or 0.0)
+        return _Pair(self._flop_per_token(run), told_flop(run) or 0.0, (counting(self.convention(run)),))
 
     def _step_time(self, run: Run) -> _Pair:
-        step = self.step(run)
-        notes = [] if step.exact else ["recomputed modules taken as kept"]
-        return _Pair(step.seconds, self.measured_s(run), (*notes, *self._left_out(run)))
+        found = self.setting(run)
+        self.forms[run.id] = forms = self.steps.forms(found)
+        constants = self.steps.calibration(found.case).constants
+        told = told_with(forms, on_classes(factors_of(constants)))
+        return _Pair(told.step_s, self.measured_s(run), found.notes, told.low_s, told.high_s)
 
     def _peak_memory(self, run: Run) -> _Pair:
-        step = self.step(run)
-        if not step.exact:
-            raise Skip("recompute: memory of single modules is not planned")
-        peak = step.peak_bytes[-1] if self.convention(run).memory == "last" else max(step.peak_bytes)
-        return _Pair(peak, (run.measured_peak_mem_gb or 0.0) * memory_unit_bytes(run), self._left_out(run))
-
-    def _left_out(self, run: Run) -> tuple[str, ...]:
-        return ("without its MTP module",) if self.names.model(run.model).mtp_layers else ()
+        found, convention = self.setting(run), self.convention(run)
+        graph, peaks = peak(found)
+        each = [printed_bytes(found.case, graph, p, value, convention.counts) for p, value in enumerate(peaks)]
+        measured = (run.measured_peak_mem_gb or 0.0) * memory_unit_bytes(run)
+        return _Pair(each[-1] if convention.memory == "last" else max(each), measured, found.notes)
 
     def _flop_per_token(self, run: Run) -> float:
         return flop_per_token(self.names.model(run.model), seq_len(run), self.convention(run))
@@ -120,39 +129,9 @@ class Runs:
             return self._flop_per_token(run) * tokens / (run.measured_mfu / 100 * peak)
         raise Skip("no time published")
 
-    def step(self, run: Run) -> Step:
-        """The step of the row; Skip where moeplan has no such model, machine, layout, element type or rule."""
-        model, key = self.names.model(run.model), _key(run)
-        if key not in self._steps:
-            try:
-                self._steps[key] = self._predicted(run, model)
-            except Skip as skip:
-                self._steps[key] = skip
-            except MoeplanError as error:
-                self._steps[key] = Skip(_without_numbers(str(error)))
-        found = self._steps[key]
-        if isinstance(found, Skip):
-            raise found
-        return found
-
-    def _predicted(self, run: Run, model: ModelSpec) -> Step:
-        check_planned(run)
-        rule = recompute_rule(run.recompute)
-        workload = Workload(seq_len=seq_len(run), global_batch=global_batch(run))
-        case = check_case(Case(model=model, cluster=self.names.part(run.hardware, run.gpus), workload=workload))
-        layout = layout_of(case, degrees(run, model))
-        if run.dp and run.dp != layout.dp:
-            raise Skip("dp is not what the other degrees leave")
-        plan = outline(case, layout, schedule=usual_schedule(layout), recompute=rule.recompute)
-        actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
-        if actions > MOST_ACTIONS:
-            raise Skip(f"more than {MOST_ACTIONS:,} actions in a step")
-        steps = make(plan.schedule.name, shape_of(layout, plan.graph, plan.batch.microbatches))
-        plan = spelled(plan, steps)
-        machine = self.names.machine(run.hardware, run.gpus)
-        durations = predict(case, plan.graph, plan.batch, machine)
-        plan = structs.replace(plan, durations=durations)
-        return Step(step_bound_s(plan, steps, durations), footprint(plan, steps).peak, rule.exact)
+    def setting(self, run: Run) -> Setting:
+        """The row as records; Skip and SpecError as `settings.setting`."""
+        return setting(run, self.names, self.stacks)
 
 
 def told_flop(run: Run) -> float | None:
@@ -166,14 +145,3 @@ def has_time(run: Run) -> bool:
     """Whether the row prints something that a step time follows from."""
     rates = run.measured_tokens_per_s_per_gpu, run.measured_tflops_per_gpu, run.measured_mfu
     return any(value is not None for value in (run.measured_step_s, *rates))
-
-
-def _key(run: Run) -> tuple[object, ...]:
-    """All that the prediction of a row's step depends on."""
-    names = [name for name in Run.__struct_fields__ if name not in ("id", "source", "notes")]
-    return tuple(getattr(run, name) for name in names if not name.startswith("measured"))
-
-
-def _without_numbers(text: str) -> str:
-    """`text` with N for each number, so that equal reasons of different rows are counted together."""
-    return re.sub(r"\d[\d,.]*", "N", text)

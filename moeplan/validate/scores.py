@@ -10,6 +10,7 @@ import numpy as np
 
 from moeplan.tables import Rows
 from moeplan.validate.outcome import MEASURES, Outcome, Result, Skipped
+from moeplan.validate.pairs import Ratio, pair_score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,26 @@ class Score(NamedTuple):
     """Mean of predicted / measured - 1: below 0 predictions are optimistic."""
 
 
+class Coverage(NamedTuple):
+    """How honest intervals are."""
+
+    rows: int
+    within: float | None
+    """Share of measurements inside their interval, which should hold nine of ten."""
+    half_width: float | None
+    """Median of (high - low) / 2 over the prediction."""
+
+
+def coverage(outcomes: Iterable[Outcome]) -> Coverage:
+    """Intervals of those of `outcomes` that have one."""
+    told = [(o.low, o.high, o.predicted, o.measured) for o in outcomes if o.low is not None and o.high is not None]
+    if not told:
+        return Coverage(0, None, None)
+    low, high, predicted, measured = np.array(told).T
+    within = (low <= measured) & (measured <= high)
+    return Coverage(len(told), float(within.mean()), float(np.median((high - low) / 2 / predicted)))
+
+
 def score(outcomes: Iterable[Outcome]) -> Score:
     """The errors of `outcomes`, which should be of one measure."""
     errors = np.array([outcome.error for outcome in outcomes])
@@ -53,13 +74,23 @@ class Validation(NamedTuple):
     skipped: tuple[Skipped, ...]
     left_for_fits: int
     """Rows of matrix products that are not compared, so that calibrations may be made from them."""
+    pairs: tuple[Ratio, ...] = ()
+    """Runs that differ in one thing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts."""
         return {
             "overall": {measure: score(of(self.outcomes, measure))._asdict() for measure in MEASURES},
+            "without_listed": {m: score(unlisted(of(self.outcomes, m)))._asdict() for m in MEASURES},
+            "intervals": {
+                measure: coverage(rows)._asdict()
+                for measure in MEASURES
+                if coverage(rows := of(self.outcomes, measure)).rows
+            },
             **{name: _by(self.outcomes, key) for name, key in GROUPS.items()},
+            "listed": [listed_row(outcome) for outcome in self.outcomes if outcome.listed],
             "worst": [outcome_row(outcome) for measure in MEASURES for outcome in worst(self.outcomes, measure)],
+            "pairs": pair_score(self.pairs),
             "skipped": reasons(self.skipped),
             "left_for_fits": self.left_for_fits,
         }
@@ -87,6 +118,41 @@ def of(outcomes: Sequence[Outcome], measure: str) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.measure == measure]
 
 
+def unlisted(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those of `outcomes` whose published figure is not known to disagree."""
+    return [outcome for outcome in outcomes if not outcome.listed]
+
+
+def listed_row(outcome: Outcome) -> dict[str, Any]:
+    """A figure that is known to disagree: predicted over measured, and why."""
+    return {
+        "id": outcome.id,
+        "measure": outcome.measure,
+        "model": outcome.model,
+        "ratio": outcome.predicted / outcome.measured,
+        "reason": outcome.listed,
+    }
+
+
+def listed_rows(validation: Validation) -> Rows:
+    """Figures that are known to disagree, for readers: rows alike together, with their range of ratios."""
+    alike: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in (outcome for outcome in validation.outcomes if outcome.listed):
+        key = (row.measure.replace("_", " "), row.source, row.model, row.listed)
+        alike.setdefault(key, []).append(row.predicted / row.measured)
+    return [
+        {
+            "measure": measure,
+            "of": source,
+            "model": model,
+            "rows": len(ratios),
+            "predicted/measured": f"{min(ratios):.3f} - {max(ratios):.3f}",
+            "reason": reason,
+        }
+        for (measure, source, model, reason), ratios in alike.items()
+    ]
+
+
 def worst(outcomes: Sequence[Outcome], measure: str) -> list[Outcome]:
     """The rows of `measure` with the largest errors, largest first."""
     return sorted(of(outcomes, measure), key=lambda outcome: (-abs(outcome.error), outcome.id))[:WORST]
@@ -108,6 +174,8 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
         "predicted": outcome.predicted,
         "measured": outcome.measured,
         "error": outcome.error,
+        "low": outcome.low,
+        "high": outcome.high,
         "note": outcome.note,
     }
 
@@ -130,6 +198,8 @@ def score_rows(validation: Validation) -> Rows:
         mine = of(validation.outcomes, measure)
         if mine:
             rows.append(_score_row(measure, "all", score(mine)))
+        if len(known := unlisted(mine)) < len(mine):
+            rows.append(_score_row("", "all but those listed below", score(known)))
         for name in ("by_kind", "by_accelerator", "by_source"):
             groups = _by(mine, GROUPS[name])
             rows += [
@@ -143,6 +213,21 @@ def _score_row(measure: str, group: str, told: Score) -> dict[str, Any]:
     return {"measure": measure.replace("_", " "), "of": group, "rows": told.rows} | dict(
         zip(("median_%", "p90_%", "bias_%"), percent, strict=True)
     )
+
+
+def interval_rows(validation: Validation) -> Rows:
+    """How many measurements intervals hold, in percent, for readers."""
+    told = [(measure, coverage(of(validation.outcomes, measure))) for measure in MEASURES]
+    return [
+        {
+            "measure": measure.replace("_", " "),
+            "rows": rows,
+            "within_%": 100 * (within or 0.0),
+            "median_half_width_%": 100 * (half_width or 0.0),
+        }
+        for measure, (rows, within, half_width) in told
+        if rows
+    ]
 
 
 def worst_rows(validation: Validation) -> Rows:

@@ -1,114 +1,190 @@
-"""What the words of a run's row mean for a layout, and what is taken where nothing was published."""
+"""A row of runs as moeplan's own records, with a list of what was not published."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from moeplan.by_hand import ByHand
-from moeplan.layout import Recompute
+from msgspec import structs
+
+from moeplan.by_hand import ByHand, layout_of
+from moeplan.errors import MoeplanError, SpecError
+from moeplan.estimator import usual_schedule
+from moeplan.layout import Colocated, Recompute
+from moeplan.mesh import check_degrees
+from moeplan.spec.case import Case
+from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import ModelSpec
+from moeplan.spec.override import override
+from moeplan.spec.record import validated
+from moeplan.spec.workload import Workload
+from moeplan.validate.alike import Told
+from moeplan.validate.degrees import degrees, expert_parallel, global_batch, seq_len
+from moeplan.validate.names import Names
 from moeplan.validate.outcome import Skip
+from moeplan.validate.recompute import recompute_rule
+from moeplan.validate.stacks import Stacks, Unknown
 from moeplan.validate.tables import Run
+from moeplan.validate.words import DISPATCHERS, SHARDED, left_out, named_last, said, schedule_named
 
 GIB = 1024**3
-SEQ_LEN = 4096
-"""Where no sequence length is published (assumed; the commonest of the tables)."""
-MICROBATCHES_PER_STAGE = 4
-"""Where no global batch is published: 4 pp micro-batches, so that the pipeline is full (assumed)."""
-WIDE = ("bf16", "fp16", "amp_bf16", "fp16/bf16")
-"""Element types, in small letters, that compute and weigh as bf16 does."""
-UNPLANNED = {
-    "fsdp": "fully sharded data parallelism (FSDP) is not planned",
-    "dualpipe": "DualPipe is not planned",
-    "v-half": "zero-bubble schedules are not planned",
-    "v-min": "zero-bubble schedules are not planned",
-    "zbv": "zero-bubble schedules are not planned",
-    "zero-bubble": "zero-bubble schedules are not planned",
-    "offload": "offloaded activations are not planned",
-}
-"""Words of the column dispatcher_or_overlap, in small letters, and what they name."""
-SMALL_MODULES = {"core_attn", "layernorm", "norm", "rmsnorm", "moe_act", "act", "mlp", "mla_up_proj", "shared_expert"}
-"""Modules whose recomputation takes little time; moeplan computes all of them again, or none."""
+MODULES = ("recompute.modules=norm,activation",)
+EVERYTHING = ("recompute.attention=full", "recompute.ffn=full")
+"""What may be computed again where the column is empty: cheap modules, or all."""
+KINDS = ("all_to_all", "deepep", "hybridep")
+"""Dispatchers that may have run where none is named."""
 
 
-class Rule(NamedTuple):
-    """What is computed again."""
+class Setting(NamedTuple):
+    """A row as records."""
 
+    case: Case
+    layout: Colocated
     recompute: Recompute
-    exact: bool
-    """Whether memory follows; otherwise small modules that were computed again are taken as kept."""
+    schedule: str
+    """1f1b, interleaved, gpipe, or a schedule that only the analytic step knows: see `words.SCHEDULES`."""
+    unknown: tuple[Unknown, ...] = ()
+    """What was not published; what is taken instead is in the other fields."""
+    notes: tuple[str, ...] = ()
+    """What the row did that no record says."""
 
 
-def recompute_rule(text: str) -> Rule:
-    """The rule that the column recompute names; nothing where it is empty.
+def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
+    """The row's model, machine, workload, memory, execution, layout, recompute rule and schedule.
 
-    Selective recomputation of the attention core (arXiv 2205.05198) is what FlashAttention does anyway. Modules of
-    `SMALL_MODULES` cost little time but free memory. Skip for what a rule of moeplan cannot say.
+    Empty cells are taken from the row of the same source that is most alike, else as `degrees` and `stacks` say. Skip
+    for a model, machine, element type, module or layout that moeplan has not; SpecError for a name nobody explains.
     """
-    words = text.lower().split("/")[0].split("(")[0].strip()
-    named = words.removeprefix("selective").strip(" :")
-    if words.startswith("none") or not words:
-        return Rule(Recompute(), exact=True)
-    if words in ("full", "full ac"):
-        return Rule(Recompute(attention="full", ffn="full"), exact=True)
-    if not words.startswith("selective") or "ac" in named.split():
-        raise Skip("recompute: neither all layers nor modules by name")
-    if named in ("", "+ sequence parallel"):
-        brackets = re.findall(r"\((.*?)\)", text)
-        return Rule(Recompute(), exact=not brackets or brackets == ["flash"])
-    modules = set(named.split("+"))
-    if strange := modules - SMALL_MODULES - {"moe"}:
-        raise Skip(f"recompute: module {sorted(strange)[0]} is not known")
-    ffn = Recompute(ffn="full") if "moe" in modules else Recompute()
-    return Rule(ffn, exact=modules <= {"moe", "core_attn"})
+    whole = stacks.whole(run)
+    filled, model = whole.run, names.model(run.model)
+    settings = [f"memory.mtp={str(model.mtp_layers > 0).lower()}", *stacks.settings(filled)]
+    rule = recompute_rule(filled.recompute, model.num_layers // (filled.pp or 1))
+    cluster = names.part(run.hardware, run.gpus)
+    workload = Workload(seq_len=seq_len(filled), global_batch=global_batch(filled))
+    plain = Case(model=model, cluster=cluster, workload=workload)
+    given = degrees(filled, model)
+    try:
+        layout = _layout(plain, given)
+        found = Setting(plain, layout, rule.recompute, schedule_named(filled) or usual_schedule(layout))
+        found = vary(found, settings)
+    except MoeplanError as error:
+        raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None
+    if run.dp and run.dp != found.layout.dp:
+        raise Skip("dp is not what the other degrees leave")
+    open_ = {entry.name: entry for entry in (*_empty(run, whole, model), *stacks.unknown(run))}
+    unknown = tuple(told for entry in open_.values() if (told := _possible(found, entry)).alternatives)
+    fewer = ["fewer virtual stages, so that each has a layer"] if filled.vpp and filled.vpp != (given.vpp or 1) else []
+    notes = (*([rule.note] if rule.note else []), *left_out(filled), *fewer)
+    return found._replace(unknown=unknown, notes=notes)
 
 
-def check_planned(run: Run) -> None:
-    """Skip where the row has an element type or a technique that no layout of moeplan has."""
-    if run.dtype and run.dtype.lower() not in WIDE:
-        raise Skip("FP8 and FP4 are not planned")
-    if run.cp and run.cp > 1:
-        raise Skip("context parallelism is not planned")
-    for word, reason in UNPLANNED.items():
-        if word in run.dispatcher_or_overlap.lower():
-            raise Skip(reason)
+def _layout(case: Case, given: ByHand) -> Colocated:
+    layout = layout_of(case, given)
+    if not isinstance(layout, Colocated):  # pragma: no cover - rows name no degree of another family
+        raise SpecError("layout: not colocated")
+    check_degrees(case.model, layout, num_ranks(case.cluster))
+    return layout
 
 
-def degrees(run: Run, model: ModelSpec) -> ByHand:
-    """The layout of the row; what was not published is 1, ETP is TP, and EP as in `expert_parallel`."""
-    if run.pp is None and run.vpp:
-        raise Skip("virtual stages without pipeline stages")
-    return ByHand(
-        tp=run.tp,
-        pp=run.pp,
-        vpp=run.vpp if run.pp and run.pp > 1 else None,
-        ep=run.ep or expert_parallel(run, model),
-        etp=run.etp,
-        micro_batch=run.micro_batch or 1,
-    )
+def vary(found: Setting, settings: Sequence[str]) -> Setting:
+    """`found` with settings as in `--set`; those of layout. and recompute. beside the case's. SpecError as `override`.
+
+    execution.hidden+=tensor adds a name and execution.hidden-=tensor takes it away. With other virtual stages the
+    layers are cut anew, as evenly as can be; the schedule follows.
+    """
+    split = {head: [s for s in settings if s.startswith(head)] for head in ("layout.", "recompute.")}
+    of_case = [_hidden(found.case, s) for s in settings if not s.startswith(tuple(split))]
+    case = override(found.case, of_case) if of_case else found.case
+    layout = _changed(found.layout, split["layout."])
+    check_degrees(case.model, layout, num_ranks(case.cluster))
+    usual = found.schedule == usual_schedule(found.layout)
+    schedule = usual_schedule(layout) if usual else found.schedule
+    return found._replace(case=case, layout=layout, schedule=schedule, recompute=_recompute(found, split["recompute."]))
 
 
-def expert_parallel(run: Run, model: ModelSpec) -> int:
-    """EP where none is published: 1 without experts, else the largest that divides them and 8 GPUs of a stage."""
-    per_stage = run.gpus // (run.pp or 1)
-    fits = [d for d in range(1, 9) if model.experts % d == 0 and per_stage % (d * (run.etp or run.tp or 1)) == 0]
-    return max(fits, default=1) if model.experts else 1
+def _hidden(case: Case, setting: str) -> str:
+    """`setting`, or where it adds or takes away a name of what is hidden, all names that are left."""
+    path, _, name = setting.partition("=")
+    if path not in ("execution.hidden+", "execution.hidden-"):
+        return setting
+    names = {*case.execution.hidden, name} if path.endswith("+") else {*case.execution.hidden} - {name}
+    return f"execution.hidden={sorted(names)}"
 
 
-def seq_len(run: Run) -> int:
-    """Tokens per sequence of the row."""
-    return run.seq_len or SEQ_LEN
+def _changed(layout: Colocated, settings: Sequence[str]) -> Colocated:
+    values = [setting.removeprefix("layout.").partition("=") for setting in settings]
+    changes = {name: int(value) for name, _, value in values}
+    stages = changes.get("pp", layout.pp) * changes.get("vpp", layout.vpp)
+    split = layout.split if stages == len(layout.split) else ()
+    return structs.replace(layout, **changes, split=split) if changes else layout
 
 
-def global_batch(run: Run) -> int:
-    """Sequences per step of the row; where none is published, enough that the pipeline is full."""
-    pp = run.pp or 1
-    data_parallel = max(1, run.gpus // ((run.tp or 1) * pp * (run.cp or 1)))
-    return run.global_batch or MICROBATCHES_PER_STAGE * pp * data_parallel * (run.micro_batch or 1)
+def _recompute(found: Setting, settings: Sequence[str]) -> Recompute:
+    changes: dict[str, object] = {}
+    for name, _, value in (s.partition("=") for s in settings):
+        field = name.removeprefix("recompute.")
+        changes[field] = tuple(value.split(",")) if field == "modules" else value
+    return validated(structs.replace(found.recompute, **changes), "recompute") if changes else found.recompute
+
+
+def _possible(found: Setting, entry: Unknown) -> Unknown:
+    """`entry` without alternatives that change nothing, or that do not go together with the rest."""
+    idle = {"tensor": found.layout.tp, "dispatcher": found.layout.ep}
+    kept = []
+    for alternative in entry.alternatives if idle.get(entry.name) != 1 else ():
+        try:
+            if vary(found, alternative)[:4] != found[:4]:
+                kept.append(alternative)
+        except MoeplanError:
+            continue
+    return Unknown(entry.name, tuple(kept))
+
+
+def _empty(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
+    """What an empty cell may hold beside what is taken for it."""
+    filled, found = whole.run, []
+    if (run.pp or 1) > 1 and not (run.vpp or _one_chunk(run)):
+        asked = {1, 2, 4, *(value for value in whole.values.get("vpp", ()) if isinstance(value, int))}
+        found.append(Unknown("vpp", tuple((f"layout.vpp={value}",) for value in sorted(asked))))
+    if not run.micro_batch:
+        sizes = (2,) if (run.pp or 1) > 1 else (2, 4)
+        found.append(Unknown("micro_batch", tuple((f"layout.micro_batch={size}",) for size in sizes)))
+    if not run.global_batch:
+        batch = global_batch(filled)
+        found.append(Unknown("global_batch", tuple((f"workload.global_batch={batch * k}",) for k in (2, 4))))
+    if not run.seq_len:
+        found.append(Unknown("seq_len", tuple((f"workload.seq_len={tokens}",) for tokens in (2048, 8192))))
+    if not run.recompute:
+        found.append(Unknown("recompute", (MODULES, EVERYTHING)))
+    return found + (_of_experts(run, whole, model) if model.experts else [])
+
+
+def _one_chunk(run: Run) -> bool:
+    """Whether the row names a schedule in which virtual stages are not what `vpp` counts."""
+    return bool(schedule_named(run)) or ("1f1b" in said(run) and "interleaved" not in said(run))
+
+
+def _of_experts(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
+    """As `_empty` for a model with experts; with FSDP they are cut as attention is."""
+    found = []
+    if not run.ep:
+        usual = expert_parallel(run, model)
+        found.append(Unknown("ep", tuple((f"layout.ep={degree}",) for degree in (usual // 2, usual * 2))))
+    if not run.etp and (run.tp or 1) > 1 and not re.search(SHARDED, said(run)):
+        found.append(Unknown("etp", (("layout.etp=1",),)))
+    if "dispatcher_or_overlap" in whole.borrowed or not named_last(DISPATCHERS, said(whole.run)):
+        found.append(Unknown("dispatcher", tuple((f"execution.dispatcher={kind}",) for kind in KINDS)))
+    return found
 
 
 def memory_unit_bytes(run: Run) -> float:
-    """Bytes of one unit of the row's peak memory: GiB where its notes say so, else GB, as the column's name does."""
+    """Bytes of one unit of the row's peak memory: GiB where its notes say so, else GB, as the column's name does.
+
+    Notes may say it for all rows ("mem unit GiB") or for some models' ("GiB for Qwen3-30B rows").
+    """
+    some = re.search(r"GiB for (\S+) rows", run.notes)
+    if some and run.model.startswith(some[1]):
+        return GIB
     told = re.search(r"mem unit (GiB|GB)", run.notes) or re.search(r"(GiB)", run.notes)
     return GIB if told and told[1] == "GiB" else 1e9

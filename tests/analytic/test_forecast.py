@@ -9,7 +9,7 @@ from moeplan.analytic.form import form
 from moeplan.analytic.step import step
 from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
-from moeplan.layout import Colocated, Recompute
+from moeplan.layout import Colocated
 from moeplan.layouts import stages
 
 
@@ -17,7 +17,7 @@ from moeplan.layouts import stages
 def one(make_case, machine_of):
     case = make_case(16, global_batch=64, seq_len=4096)
     graph = stages(case, Colocated(pp=2, tp=2, dp=4, ep=4))
-    return form(Pricing(case, graph, machine_of(case)), dealt(case, Colocated(), graph), "1f1b", Recompute())
+    return form(Pricing(case, graph, machine_of(case)), dealt(case, Colocated(), graph), "1f1b")
 
 
 def test_the_parts_add_up_and_each_has_a_source(one):

@@ -5,6 +5,7 @@ import pytest
 from msgspec import structs
 
 from moeplan.analytic.bubble import bubble
+from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.form import CLASSES, form
 from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, stacked, step
 from moeplan.cost.pricing import Pricing
@@ -29,7 +30,7 @@ LAYOUTS = {
 
 def formed(case, layout, schedule, machine, recompute=Recompute()):  # noqa: B008
     graph = stages(case, layout)
-    return form(Pricing(case, graph, machine), dealt(case, layout, graph), schedule, recompute)
+    return form(Pricing(case, graph, machine, recompute), dealt(case, layout, graph), schedule)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -39,7 +40,8 @@ def test_the_closed_form_agrees_with_the_simulated_step(name, make_case, machine
     case = make_case(gpus, global_batch=256, seq_len=4096, **MODEL)
     machine = machine_of(case)
     simulated = estimate(case, machine.calibration, layout, schedule=schedule, recompute=recompute)
-    told = step(formed(case, layout, schedule, machine, recompute))
+    constants = on_classes(factors_of(machine.calibration.constants))
+    told = step(formed(case, layout, schedule, machine, recompute), constants)
     assert told.step_s - told.straggling - FIXED_S == pytest.approx(simulated.plan.predictions.step_s, rel=0.03)
 
 
@@ -118,3 +120,15 @@ def test_stacked_forms_are_summed_as_each_alone(make_case, machine_of):
         forms.append(formed(case, layout, "1f1b", machine_of(case)))
     alone = [float(step(one).step_s) for one in forms]
     assert step(stacked(forms)).step_s == pytest.approx(alone)
+
+
+def test_a_module_for_a_further_token_is_one_more_layer_and_head_on_the_last_position(make_case, machine_of):
+    """DeepSeek-V3's: what the last position computes grows by one layer with experts and the logits."""
+    case = make_case(16, global_batch=64, seq_len=4096, mtp_layers=1, **MODEL)
+    layout = Colocated(pp=4, dp=4, ep=4, split=(2, 2, 2, 2))
+    with_it = structs.replace(case, memory=structs.replace(case.memory, mtp=True))
+    plain, further = (formed(c, layout, "1f1b", machine_of(c)) for c in (case, with_it))
+    more = further.forward - plain.forward
+    assert not more[:-1].any()
+    assert more[-1].sum() == 3
+    assert ((more[-1] == 1) == (plain.forward[-1] > 0)).all()

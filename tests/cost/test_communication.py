@@ -1,6 +1,7 @@
 """Seconds of communication patterns against closed forms, and what they must and must not depend on."""
 
 import time
+from math import sqrt
 
 import msgspec
 import networkx as nx
@@ -13,12 +14,13 @@ from moeplan.cost.communication import (
     all_gather,
     all_reduce,
     all_to_all,
+    dispatch,
     many_to_many,
     point_to_point,
     reduce_scatter,
 )
 from moeplan.errors import SpecError
-from moeplan.spec.calibration import Calibration, Curve, Tier
+from moeplan.spec.calibration import Attention, Calibration, Grouped, Surface, Tier
 from moeplan.spec.cluster import ClusterSpec, Gpu, Node, Tree, num_ranks
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -57,12 +59,11 @@ def tier(efficiency=1.0, half=0.0, latency=0.0, source="assumed"):
 
 
 def calibration(node, network):
-    flat = Curve(points=((1.0, 1.0),), source="assumed", note="")
     return Calibration(
         name="test",
-        gemm=flat,
-        grouped_gemm=flat,
-        attention=flat,
+        gemm={"bf16": Surface(m=(1.0,), share=(1.0,), source="assumed", note="")},
+        grouped=Grouped(half_rows=0.0, source="assumed", note=""),
+        attention=Attention(forward=1.0, backward=1.0, half_sequence=0.0, source="assumed", note=""),
         hbm=1.0,
         node=node,
         network=network,
@@ -90,6 +91,8 @@ PATTERNS = {
     "reduce_scatter": reduce_scatter,
     "all_gather": all_gather,
     "point_to_point": lambda f, c, g, b: point_to_point(f, c, [(r[0], r[-1]) for r in g], b),
+    "deepep": lambda f, c, g, b: dispatch(f, c, g, b, 4, "deepep"),
+    "hybridep": lambda f, c, g, b: dispatch(f, c, g, b, 4, "hybridep", 1),
 }
 every_pattern = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS.keys())
 
@@ -262,3 +265,99 @@ def test_a_query_over_128_ranks_takes_less_than_50_ms():
         all_to_all(f, REAL, [range(128)], SIZE)
         spent.append(time.perf_counter() - start)
     assert min(spent) < 0.05
+
+
+def fast(**changes):
+    return msgspec.structs.replace(tier(), **changes)
+
+
+class TestTiers:
+    def test_a_pipeline_costs_twice_the_root_of_its_chunks_start_and_the_rest(self):
+        c, moving = calibration(fast(fill_s=Seconds(2e-6)), tier()), SIZE * 7 / 8 / LINK
+        got = all_to_all(fabric(), c, [range(8)], SIZE).seconds
+        assert got == seconds(moving + 2 * sqrt(2e-6 * moving))
+
+    def test_that_is_the_best_number_of_chunks(self):
+        """c chunks over a start s each: (c + 1) (moving / c + s), least at c = root of moving / s, less one start."""
+        moving, start = SIZE / LINK, 1e-5
+        best = min((c + 1) * (moving / c + start) for c in range(1, 200)) - start
+        got = point_to_point(fabric(), calibration(fast(fill_s=Seconds(start)), tier()), [(0, 1)], SIZE).seconds
+        assert got == pytest.approx(best, rel=1e-3)
+
+    def test_a_kernel_copies_the_ranks_own_share_too(self):
+        c = calibration(fast(kernel_bytes_per_s=BytesPerS(100e9)), tier())
+        assert all_to_all(fabric(), c, [range(2)], SIZE).seconds == seconds(SIZE / 100e9)
+        assert all_gather(fabric(), c, [range(8)], SIZE).seconds == seconds(SIZE / 100e9)
+
+    def test_a_pattern_has_its_own_share_and_start(self):
+        c = calibration(fast(shares={"all_gather": 0.5}, starts_s={"all_gather": Seconds(1e-3)}), tier())
+        assert all_gather(fabric(), c, [range(8)], SIZE).seconds == seconds(1e-3 + 2 * SIZE * 7 / 8 / LINK)
+        assert reduce_scatter(fabric(), c, [range(8)], SIZE).seconds == seconds(SIZE * 7 / 8 / LINK)
+
+    @pytest.mark.parametrize(("ranks", "sent"), [(2, 1.0), (4, 5 / 4), (8, 9 / 8)])
+    def test_a_switch_that_adds_up_is_sent_the_buffer_once(self, ranks, sent):
+        """1 + 1 / n; two ranks exchange halves twice."""
+        c = calibration(fast(reduces=True), tier())
+        assert all_reduce(fabric(), c, [range(ranks)], SIZE).seconds == seconds(sent * SIZE / LINK)
+
+    def test_between_nodes_a_switch_that_adds_up_leaves_rings_over_the_cards(self):
+        c = calibration(fast(reduces=True), tier())
+        slow, fast_cards = fabric(nodes=2), fabric(nodes=2, nic=1e12)
+        assert all_reduce(slow, c, [range(16)], SIZE).seconds == seconds(
+            max(2 * 15 / 16 / 8 / NIC, 9 / 8 / LINK) * SIZE
+        )
+        assert all_reduce(fast_cards, c, [range(16)], SIZE).seconds == seconds(9 / 8 * SIZE / LINK)
+
+    def test_a_ring_over_nodes_waits_for_its_slow_routes_once_per_node(self):
+        """Of 16 routes 2 leave a node, at 6 us, and 14 stay, at 2 us; a message passes 15 of them."""
+        f = fabric(nodes=2, latency=1e-6)
+        got = all_gather(f, IDEAL, [range(16)], 1e-3).seconds
+        assert got == pytest.approx(15 / 16 * (2 * 6e-6 + 14 * 2e-6), rel=1e-6)
+
+
+class TestDispatch:
+    def test_all_copies_are_an_all_to_all(self):
+        got = dispatch(fabric(nodes=2), REAL, [range(16)], SIZE, 8, "all_to_all")
+        assert got == all_to_all(fabric(nodes=2), REAL, [range(16)], SIZE)
+
+    def test_gathered_tokens_go_to_all_ranks_once(self):
+        got = dispatch(fabric(), IDEAL, [range(8)], SIZE, 4, "all_gather")
+        assert got.seconds == seconds(7 * SIZE / 4 / LINK)
+
+    @pytest.mark.parametrize("library", ["deepep", "hybridep"])
+    def test_inside_a_node_a_token_goes_once_to_every_rank(self, library):
+        got = dispatch(fabric(), IDEAL, [range(8)], SIZE, 8, library)
+        assert got.seconds == seconds(7 * (1 - (7 / 8) ** 8) * SIZE / 8 / LINK)
+
+    @pytest.mark.parametrize(("nodes", "k"), [(2, 8), (4, 8), (4, 2), (3, 6)])
+    def test_a_token_leaves_once_for_every_other_node(self, nodes, k):
+        got = dispatch(fabric(nodes=nodes, link=1e30), IDEAL, [range(8 * nodes)], SIZE, k, "deepep")
+        assert got.seconds == seconds((nodes - 1) * (1 - (1 - 1 / nodes) ** k) * SIZE / k / NIC)
+
+    def test_a_limit_of_nodes_is_what_a_token_reaches(self):
+        """Each of 8 nodes is one of the 4 chosen with chance 1 / 2, and then has one of k experts in four."""
+        f = fabric(nodes=8, link=1e30)
+        got = dispatch(f, IDEAL, [range(64)], SIZE, 8, "deepep", groups_limit=4)
+        assert got.seconds == seconds(7 / 8 * 4 * (1 - (3 / 4) ** 8) * SIZE / 8 / NIC)
+        free = dispatch(f, IDEAL, [range(64)], SIZE, 8, "deepep")
+        assert dispatch(f, IDEAL, [range(64)], SIZE, 8, "deepep", groups_limit=8) == free
+        assert got.seconds < free.seconds
+
+    def test_what_is_fanned_out_inside_a_node_passes_at_the_same_time(self):
+        """Each rank passes on what 2 nodes' ranks in its place sent, to 7 others, once for each that needs it."""
+        f = fabric(nodes=2, nic=1e30)
+        got = dispatch(f, IDEAL, [range(16)], SIZE, 8, "deepep")
+        assert got.seconds == seconds(2 * 7 * (1 - (15 / 16) ** 8) * SIZE / 8 / LINK)
+
+    @pytest.mark.parametrize("library", ["deepep", "hybridep"])
+    @given(st.integers(1, 16), st.integers(1, 16))
+    def test_more_copies_of_a_token_never_cost_more_than_all_copies_sent(self, library, k, more):
+        groups, token = [range(16)], SIZE / 16
+        few = dispatch(FIXED, IDEAL, groups, k * token, k, library).seconds
+        assert few <= dispatch(FIXED, IDEAL, groups, (k + more) * token, k + more, library).seconds * (1 + 1e-12)
+        assert few <= all_to_all(FIXED, IDEAL, groups, k * token).seconds * (1 + 1e-12)
+
+    def test_what_makes_no_sense_is_refused(self):
+        with pytest.raises(SpecError, match="top_k 0 and groups_limit 0"):
+            dispatch(fabric(), IDEAL, [range(8)], SIZE, 0, "deepep")
+        assert dispatch(fabric(), IDEAL, [range(8)], 0, 8, "hybridep").seconds == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeplan.cost.communication import all_gather, all_reduce, all_to_all, point_to_point, reduce_scatter
-from moeplan.spec.calibration import Calibration, Curve, Tier
+from moeplan.spec.calibration import Attention, Calibration, Grouped, Surface, Tier
 from moeplan.spec.shipped import load_cluster
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -54,13 +54,12 @@ def tier(efficiency, half, latency):
     )
 
 
-FLAT = Curve(points=((1.0, 1.0),), source="assumed", note="")
 NODE, NETWORK = tier(0.7, 1e5, 5e-6), tier(0.9, 3e6, 2e-5)
 REAL = Calibration(
     name="test",
-    gemm=FLAT,
-    grouped_gemm=FLAT,
-    attention=FLAT,
+    gemm={"bf16": Surface(m=(1.0,), share=(1.0,), source="assumed", note="")},
+    grouped=Grouped(half_rows=0.0, source="assumed", note=""),
+    attention=Attention(forward=1.0, backward=1.0, half_sequence=0.0, source="assumed", note=""),
     hbm=1.0,
     node=NODE,
     network=NETWORK,
@@ -137,7 +136,7 @@ class Edges:
         paths = self.paths(a, b)
         return sum(self.graph.edges[edge]["latency_s"] for path in paths for edge in path) / len(paths)
 
-    def seconds(self, sent, steps=1):
+    def seconds(self, sent, latency_s=None):
         """(latency, bandwidth part) of `sent`: (bytes, messages) by (source, target)."""
         moved = {ends: what for ends, what in sent.items() if ends[0] != ends[1]}
         if not moved:
@@ -151,7 +150,7 @@ class Edges:
         near = all(self.node[a] == self.node[b] for a, b in moved)
         start = (NODE if near else NETWORK).latency_s
         busiest = max(load / self.reached(edge) for edge, load in loads.items())
-        return start + steps * max(self.latency_s(*ends) for ends in moved), busiest
+        return start + (max(self.latency_s(*ends) for ends in moved) if latency_s is None else latency_s), busiest
 
     def reached(self, edge):
         tier = NODE if edge in self.inside.edges else NETWORK
@@ -184,14 +183,18 @@ def spread(edges, groups, size):
 
 def ring(passes):
     def seconds(edges, groups, size):
-        parts = []
+        parts, latencies = [], [0.0]
         for group in groups:
             steps, rings = passes * (len(group) - 1), edges.rings(group)
+            latencies.append(0.0)
             for order in rings:
                 following = [*order[1:], order[0]]
                 sent = size / len(rings) / len(group) * steps
-                parts += [((a, b), sent, steps) for a, b in zip(order, following, strict=True)]
-        return edges.seconds(added(parts), passes * (max(map(len, groups)) - 1))
+                hops = list(zip(order, following, strict=True))
+                parts += [(ends, sent, steps) for ends in hops]
+                mean = sum(edges.latency_s(*ends) for ends in hops if len(group) > 1) / len(group)
+                latencies[-1] += steps * mean / len(rings)
+        return edges.seconds(added(parts), max(latencies))
 
     return seconds
 

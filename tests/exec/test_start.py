@@ -190,6 +190,9 @@ LATENT = Latent(heads=4, q_lora_rank=0, kv_lora_rank=8, nope_head_dim=4, rope_he
         ({"expert_groups": 2}, "model.expert_groups 2 cannot be run, 1 can"),
         ({"routed_scale": 2.5}, r"model.routed_scale 2\.5 cannot be run, 1\.0 can"),
         ({"rope_scaled": True}, "model.rope_scaled true cannot be run, false can"),
+        ({"pattern": "*E*E"}, r"model.pattern '\*E\*E' cannot be run, '' can"),
+        ({"expert_latent": 8}, "model.expert_latent 8 cannot be run, 0 can"),
+        ({"attention": {"output_gate": True}}, "attention.output_gate true cannot be run, false can"),
     ],
 )
 def test_a_model_that_cannot_run_is_refused_by_field(changes, message):

@@ -12,7 +12,7 @@ from moeplan.layouts.disaggregated import Frame
 from moeplan.optimizer.evaluate import evaluate
 from moeplan.optimizer.screen import Screen
 from moeplan.optimizer.sides import Sides, Sizes
-from moeplan.spec.model import GroupedQuery, Latent
+from moeplan.spec.model import GroupedQuery, Latent, Mamba2
 
 MODELS = {
     "windows": GroupedQuery(heads=4, kv_heads=2, head_dim=16, window=256, full_every=2, bias=True, sinks=True),
@@ -35,6 +35,13 @@ MIXED = {
     "experts in every second layer": {"dense_layers": 0, "moe_every": 2},
     "experts in every third layer behind four": {"dense_layers": 4, "moe_every": 3},
     "shared experts of their own": {"moe_every": 2, "shared_experts": 1, "shared_width": 40, "shared_gate": True},
+    "mixers in every second layer": {
+        "dense_layers": 0,
+        "pattern": "ME*-*EM-",
+        "mixer": Mamba2(heads=4, head_dim=8, state=16, groups=2),
+        "expert_latent": 32,
+        "shared_experts": 1,
+    },
     "no experts": {"dense_layers": 8, "experts": 0, "top_k": 0, "expert_width": 0},
 }
 RULES = [Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts")]

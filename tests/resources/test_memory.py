@@ -4,11 +4,12 @@ import pytest
 
 from moeplan.cost.durations import loads
 from moeplan.draft import draft
-from moeplan.layout import Colocated, Disaggregated, Piece, Piper, Recompute, pieces_of
+from moeplan.layout import Colocated, Disaggregated, Piece, Piper, Recompute, pieces_of, rides
 from moeplan.layouts import stages
 from moeplan.plan import steps_of
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes, tracks
+from moeplan.resources.memory.kept import piece_parts
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import Load
 from moeplan.spec.model import GroupedQuery, Latent
@@ -86,16 +87,50 @@ def test_attention_and_experts_are_held_apart(make_case):
     assert static(case, Disaggregated(attention_gpus=2, ffn_gpus=4)) == expected
 
 
+def kept_by(plan, stage, load):
+    """Parts of the pieces of a stage, in chain order."""
+    graph = plan.graph
+    return [
+        piece_parts(plan.case, graph.pieces[i], plan.recompute, load, ride=rides(graph, i))
+        for i in pieces_of(graph, stage)
+    ]
+
+
+def passing(plan, stage, load):
+    """Bytes of rows in flight around a stage: two of the largest edge of its pieces."""
+    return around(plan, pieces_of(plan.graph, stage), load)
+
+
+def around(plan, numbers, load):
+    """Two of the largest edge that joins one of `numbers` to another piece."""
+    graph = plan.graph
+    edges = {e for i in numbers for e in (i - 1, i) if 0 <= e < len(graph.edges)}
+    sizes = [edge_bytes(plan.case.model, graph, e, "F", load, dtype=plan.case.workload.dtype) for e in edges]
+    return 2 * max(sizes)
+
+
+def needed(plan, stage, load):
+    """Most that a backward of a stage has beside what is kept: pieces go back one by one, from the last."""
+    rule, parts, numbers = plan.recompute, kept_by(plan, stage, load), pieces_of(plan.graph, stage)
+    most, gone = passing(plan, stage, load), 0.0
+    for place in reversed(range(len(parts))):
+        again = rule.attention == rule.ffn == "full" and plan.graph.pieces[numbers[place]].kind in ("experts", "dense")
+        before = parts[place - 1].again if again and place else 0.0
+        arriving = around(plan, [numbers[place]], load) if parts[place].again else 0.0
+        most = max(most, max(parts[place].transient, parts[place].again + arriving) + before - gone)
+        gone += parts[place].alive
+    return most
+
+
 def live_microbatches(case, schedule):
-    """Micro-batches that each of four stages keeps at its peak: bytes beside the buffers, over those of one."""
+    """Micro-batches that each of four stages keeps at its peak: what is kept over what one of them keeps."""
     layout = Colocated(pp=4)
     plan = draft(case, layout, schedule=schedule)
-    graph, load = plan.graph, loads(case, plan.graph, plan.batch, 0)[0]
-    buffers = 2 * edge_bytes(case.model, graph, 1, "F", load, dtype="bf16")
+    load = loads(case, plan.graph, plan.batch, 0)[0]
     live = []
     for stage, found in enumerate(activations(case, layout, schedule)):
-        parts = [piece_bytes(case, graph.pieces[i], NOTHING, load) for i in pieces_of(graph, stage)]
-        live.append((found - buffers - max(p.transient for p in parts)) / sum(p.alive for p in parts))
+        one = sum(part.alive for part in kept_by(plan, stage, load))
+        live.append((found - needed(plan, stage, load)) / one)
     return pytest.approx(live)
 
 
@@ -130,45 +165,22 @@ PLANS = [
 
 def slow_peaks(plan):
     """The fold, one action at a time: a dictionary of what is alive, and the largest sum seen."""
-    case, graph = plan.case, plan.graph
-    at = loads(case, graph, plan.batch, 0)
-
-    def kept(stage):
-        load = at[graph.stages[stage][0]]
-        return [piece_bytes(case, graph.pieces[i], plan.recompute, load) for i in pieces_of(graph, stage)]
-
-    def needed(stage):
-        """The largest piece's transient; experts that dispatch again stand beside their recomputed attention."""
-        rule, most = plan.recompute, 0.0
-        numbers, parts = pieces_of(graph, stage), kept(stage)
-        for n, part in zip(numbers, parts, strict=True):
-            both = (
-                rule.attention == rule.ffn == "full"
-                and graph.pieces[n].kind in ("experts", "dense")
-                and n - 1 in numbers
-            )
-            most = max(most, part.transient + (parts[numbers.index(n - 1)].transient if both else 0.0))
-        return most
-
+    at = loads(plan.case, plan.graph, plan.batch, 0)
     peaks = []
-    for position, text in enumerate(plan.schedule.positions):
+    for text in plan.schedule.positions:
         alive, peak = {}, 0.0
         for word in text.split():
             kind = "F" if "F" in word else "B"
             stage, microbatch = map(int, word.split(kind))
+            load = at[plan.graph.stages[stage][0]]
             if kind == "F":
-                alive[stage, microbatch] = sum(part.alive for part in kept(stage))
-                peak = max(peak, sum(alive.values()))
+                alive[stage, microbatch] = sum(part.alive for part in kept_by(plan, stage, load))
+                peak = max(peak, sum(alive.values()) + passing(plan, stage, load))
             else:
-                peak = max(peak, sum(alive.values()) + needed(stage))
+                peak = max(peak, sum(alive.values()) + needed(plan, stage, load))
                 del alive[stage, microbatch]
         assert alive == {}
-        rows = [0.0]
-        for edge in range(len(graph.edges)):
-            ends = {graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)}
-            if position in ends:
-                rows.append(edge_bytes(case.model, graph, edge, "F", at[position], dtype=case.workload.dtype))
-        peaks.append(peak + 2 * max(rows))
+        peaks.append(peak)
     return peaks
 
 
@@ -196,28 +208,44 @@ def test_more_recomputed_is_less_kept(make_case, gpus, layout, schedule, side):
 
 
 def test_what_an_experts_piece_keeps_by_hand(make_case):
-    """Of each row: itself, its sorted copy, gate, silu, up, product, outputs before and after the gate; or the row.
+    """Of each row: itself with its gate, its sorted copy, four inner values, outputs before and after the gate.
 
-    A backward needs the incoming gradient, and all that is computed again.
+    Beside it six integers of where it belongs; or the row and four of them, or the last alone. A backward needs the
+    gradient that came, those of both factors of the gate weight, the residual's, and all that is computed again.
     """
     case = make_case(1)
-    model, rows = case.model, 10.0
+    model, rows = case.model, 1000.0
     piece = Piece(kind="experts", layer=0, stage=0)
-    each = {"none": 4 * model.hidden + 4 * model.expert_width, "experts": model.hidden, "full": 0}
-    for rule, elements in each.items():
-        kept = piece_bytes(case, piece, Recompute(ffn=rule), Load(5.0, rows))
-        again = 0 if rule == "none" else each["none"]
-        assert kept == (2 * rows * elements, 2 * rows * (model.hidden + again))
+    whole = 2 * (4 * model.hidden + 1 + 4 * model.expert_width) + 6 * 8
+    for rule, each in {"none": whole, "experts": 2 * (model.hidden + 1) + 4 * 8, "full": 8}.items():
+        kept = piece_bytes(case, piece, Recompute(ffn=rule), Load(500.0, rows, local_experts=0.0))
+        waiting = 500 * 2 * model.hidden
+        assert kept == (rows * each, rows * (3 * 2 * model.hidden + whole - each) + waiting)
+
+
+def test_many_experts_of_few_rows_need_their_gradients_most(make_case):
+    """All weight gradients of a piece are there at once, in the element type, before they are summed."""
+    case = make_case(1)
+    few, many = (
+        piece_bytes(case, Piece(kind="experts", layer=0, stage=0), NOTHING, Load(5.0, 10.0, local_experts=n)).transient
+        for n in (100.0, 101.0)
+    )
+    assert many - few == 2 * count.expert_parameters(case.model)
 
 
 def test_what_latent_attention_keeps_by_hand(make_case):
-    """Input, norm, residual; both narrow vectors before and after their norms; q, k of 192, v and output of 128."""
+    """Input, norm, residual; both narrow vectors before and after their norms; q, k of 192, v and output of 128.
+
+    4 bytes per head and norm, and the tables of the rotary embedding, one for each of 64 places.
+    """
     case = make_case(1, model="deepseek-v3")
     each = 3 * 7168 + 2 * (1536 + 512) + 128 * (192 + 192 + 128 + 128)
     dense, moe = (Piece(kind="attention", layer=layer, stage=0) for layer in (0, 3))
-    assert piece_bytes(case, dense, NOTHING, Load(10.0, 0.0)).alive == 2 * 10 * each
-    routing = 7168 + 2 * 256 + 4 * 2048
-    assert piece_bytes(case, moe, NOTHING, Load(10.0, 0.0)).alive == 2 * 10 * (each + routing)
+    kept = piece_bytes(case, dense, NOTHING, Load(10.0, 0.0)).alive
+    assert kept == 10 * (2 * each + 4 * 128 + 4) + 4 * 64 * 64
+    routing = 2 * (7168 + 256 + 8 * 2 + 1) + 8 * 3 * 8 + 4
+    shared = 2 * (7168 + 4 * 2048)
+    assert piece_bytes(case, moe, NOTHING, Load(10.0, 0.0)).alive == kept + 10 * (routing + shared)
 
 
 def test_windows_and_biases_keep_nothing_more(make_case):
@@ -225,7 +253,8 @@ def test_windows_and_biases_keep_nothing_more(make_case):
     plain = make_case(1, model="gpt-oss-20b", attention=GroupedQuery(heads=64, kv_heads=8, head_dim=64), ffn_bias=False)
     for layer in (0, 1):
         piece = Piece(kind="attention", layer=layer, stage=0)
-        assert piece_bytes(case, piece, NOTHING, Load(64.0, 0.0)) == piece_bytes(plain, piece, NOTHING, Load(64.0, 0.0))
+        kept = [piece_bytes(each, piece, NOTHING, Load(64.0, 0.0)).alive for each in (case, plain)]
+        assert kept[0] == kept[1]
 
 
 def test_without_a_gate_two_inner_values_are_kept(make_case):
@@ -313,12 +342,13 @@ def test_terms_of_piper_are_less_than_what_is_kept(make_case):
 
 
 def test_shared_experts_of_their_own_width_keep_their_own_inner_values(make_case):
-    """Four inner values per token and unit of width; twice the width by two experts or by one twice as wide."""
+    """Four inner values per token and unit of width, by two experts or one twice as wide; and their sum's residual."""
     piece, load = Piece(kind="attention", layer=3, stage=0), Load(64.0, 0.0)
     fields = ({}, {"shared_experts": 2}, {"shared_experts": 1, "shared_width": 192}, {"shared_experts": 3})
     none, two, wide, three = (piece_bytes(make_case(1, **changes), piece, NOTHING, load).alive for changes in fields)
     assert two == wide
-    assert three - two == (two - none) / 2 == 2 * 64 * 4 * 96
+    assert three - two == 2 * 64 * 4 * 96
+    assert two - none == 2 * 64 * (2 * 4 * 96 + make_case(1).model.hidden)
 
 
 def test_a_layer_between_those_with_experts_keeps_nothing_of_a_router(make_case):
@@ -326,4 +356,5 @@ def test_a_layer_between_those_with_experts_keeps_nothing_of_a_router(make_case)
     dense, moe = (
         piece_bytes(case, Piece(kind="attention", layer=n, stage=0), NOTHING, Load(64.0, 0.0)) for n in (0, 1)
     )
-    assert moe.alive - dense.alive == 2 * 64 * (64 + 2 * case.model.experts)
+    gates, places = 2 * (2 * case.model.top_k + 1), 3 * 8 * case.model.top_k
+    assert moe.alive - dense.alive == 64 * (2 * (64 + case.model.experts) + gates + places + 4)

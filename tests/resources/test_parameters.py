@@ -24,6 +24,17 @@ from moeplan.spec.shipped import load_model, shipped
         ("deepseek-v3", 671_026_419_200, 37_552_297_472),
         ("gpt-oss-20b", 20_914_757_184, 4_187_440_704),
         ("gpt-oss-120b", 116_829_156_672, 5_711_982_912),
+        ("kimi-k2", 1_026_408_232_448, 32_861_500_928),
+        ("llama-2-7b", 6_738_415_616, 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320, 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192, 68_976_648_192),
+        ("llama-3.1-8b", 8_030_261_248, 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496, 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800, 405_853_388_800),
+        ("llama-4-maverick", 400_711_848_960, 17_184_691_200),
+        ("nemotron-3-nano", 31_577_940_288, 3_580_076_352),
+        ("qwen2-57b-a14b", 57_408_658_944, 14_249_270_784),
+        ("qwen3-next-80b-a3b", 79_674_391_296, 3_874_929_408),
     ],
 )
 def test_published_totals(name: str, total: int, active: int) -> None:
@@ -51,9 +62,24 @@ def test_sizes_of_both_papers_models(name: str, published: float, tolerance: flo
     assert body == pytest.approx(published, rel=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("nemotron-3-super", 120.6e9),
+        ("nemotron-3-ultra", 550e9),
+        ("nemotron-h-56b", 56e9),
+        ("moonlight-16b-a3b", 15_960_111_936),
+        ("grok-1", 314e9),
+        ("skywork-moe", 146e9),
+    ],
+)
+def test_sizes_that_reports_and_names_round(name: str, published: float) -> None:
+    assert count.total_parameters(load_model(name)) == pytest.approx(published, rel=0.006)
+
+
 @pytest.mark.parametrize("name", shipped("model"))
 def test_every_shipped_model_has_a_published_size(name: str) -> None:
-    """The two tables above hold all models but the made-up one."""
+    """The tables above hold all models but the made-up one."""
     source = Path(__file__).read_text()
     assert f'("{name}", ' in source or name == "tiny-moe"
 

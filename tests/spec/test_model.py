@@ -1,5 +1,7 @@
 """A model's shape: what does not go together is refused, and which layer sees what."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,15 +10,19 @@ from msgspec import structs
 from moeplan.errors import SpecError
 from moeplan.spec.case import Case
 from moeplan.spec.model import (
+    STATE,
     GroupedQuery,
     Latent,
     ModelSpec,
     check_model,
     grouped,
+    has_ffn,
+    has_state,
     is_dense,
     kv_heads,
     moe_layers,
     moe_windows,
+    row_width,
     shared_width,
     window_of,
     windows,
@@ -56,6 +62,13 @@ def test_a_model_survives_a_file(name):
         ("mixtral-8x7b", {"shared_gate": True}, "shared_gate true with shared_experts 0"),
         ("mixtral-8x7b", {"moe_every": 32, "dense_width": 1, "top_k": 0}, r"top_k 0 is not within 1\.\.experts 8"),
         ("deepseek-v3", {"attention": {"rope_head_dim": 63}}, "rope_head_dim 63 is odd"),
+        ("nemotron-3-nano", {"pattern": "EM*"}, r"pattern 'EM\*': right: M or \*, each followed by E, - or nothing"),
+        ("nemotron-3-nano", {"pattern": "*E"}, "pattern and mixer: M in the one needs the other"),
+        ("nemotron-3-nano", {"pattern": "M-"}, "pattern with - and dense_width 0"),
+        ("nemotron-3-nano", {"pattern": ""}, "mixer without a pattern"),
+        ("nemotron-3-nano", {"num_layers": 52}, "num_layers 52 is no multiple of the pattern's 29, nor less"),
+        ("nemotron-3-nano", {"dense_layers": 1, "dense_width": 8}, "dense_layers 1 beside a pattern"),
+        ("nemotron-3-nano", {"moe_every": 2}, "moe_every 2 beside a pattern"),
     ],
 )
 def test_numbers_that_do_not_go_together(name, changes, message):
@@ -121,3 +134,27 @@ def test_latent_attention_has_keys_for_every_head_and_is_not_grouped():
     assert isinstance(model.attention, Latent)
     with pytest.raises(SpecError, match="kind 'mla'; 'gqa' is wanted"):
         grouped(model)
+
+
+PATTERNS = st.lists(st.sampled_from(["M", "ME", "M-", "*", "*E", "*-"]), min_size=1, max_size=6)
+
+
+@given(PATTERNS, st.integers(1, 40), st.integers(0, 40), st.integers(0, 40))
+def test_layers_of_a_pattern_are_counted_as_they_stand(blocks, layers, start, stop):
+    """The pattern repeats, or is cut off: layer l is block l modulo their number."""
+    model = structs.replace(load_model("nemotron-3-nano"), pattern="".join(blocks), num_layers=layers)
+    mine = range(min(start, layers), min(stop, layers))
+    found = [blocks[layer % len(blocks)] for layer in range(layers)]
+    assert [has_state(model, layer) for layer in range(layers)] == [block[0] == "M" for block in found]
+    assert [has_ffn(model, layer) for layer in range(layers)] == [len(block) == 2 for block in found]
+    assert [is_dense(model, layer) for layer in range(layers)] == [block[-1] != "E" for block in found]
+    kinds = [STATE if found[layer][0] == "M" else 0 for layer in mine]
+    assert windows(model, mine) == Counter(kinds)
+    sparse = [kind for layer, kind in zip(mine, kinds, strict=True) if found[layer][-1] == "E"]
+    assert moe_windows(model, mine) == Counter(sparse)
+    assert moe_layers(model, mine) == len(sparse)
+
+
+def test_rows_travel_at_the_width_of_the_experts():
+    assert row_width(load_model("nemotron-3-super")) == 1024
+    assert row_width(load_model("nemotron-3-nano")) == 2688

@@ -39,7 +39,7 @@ def test_values_of_every_root() -> None:
     assert case.model.attention.qk_norm
     assert case.cluster.node.nic_bytes_per_s == 25e9
     assert case.cluster.node.nic_latency_s == 5e-6
-    assert case.cluster.gpu.peak_flop_per_s == {"bf16": 500e12, "fp32": 60e12}
+    assert case.cluster.gpu.peak_flop_per_s == {"bf16": 500e12, "fp8": 1979e12, "fp32": 60e12}
     assert case.cluster.network.nodes_per_leaf == 4
     assert (case.workload.seq_len, case.workload.dtype) == (8192, "fp32")
     assert case.memory.bytes_per_parameter == 16

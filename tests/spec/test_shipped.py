@@ -1,5 +1,6 @@
 """Shipped records load, are named after their files, and unknown names are answered with the known ones."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,23 @@ def test_disagmoe_cluster() -> None:
     assert cluster.sources
 
 
-def test_calibrated_curves_rise() -> None:
+def test_every_number_of_a_calibration_says_where_it_is_from() -> None:
     for name in shipped("calibration"):
         calibration = load_calibration(name)
-        for curve in (calibration.gemm, calibration.grouped_gemm, calibration.attention):
-            efficiencies = [efficiency for _, efficiency in curve.points]
-            assert efficiencies == sorted(efficiencies)
-            assert curve.note
+        told = [*calibration.gemm.values(), *calibration.linear.values(), calibration.grouped, calibration.attention]
+        assert all(one.note for one in told)
+        file = Path(__file__).parents[2] / "moeplan" / "calibrations" / f"{name}.toml"
+        plain = [line for line in file.read_text().partition("\n[")[0].splitlines() if " = " in line]
+        assert all(" # " in line for line in plain if not line.startswith("name = "))
+
+
+def test_products_with_more_rows_are_no_slower_in_the_large() -> None:
+    """Single shapes may be: a table's tiles fit some sizes better than others."""
+    for name in shipped("calibration"):
+        for surface in load_calibration(name).gemm.values():
+            each = len(surface.share) // len(surface.m)
+            means = [sum(surface.share[i * each : (i + 1) * each]) / each for i in range(len(surface.m))]
+            assert all(after > 0.97 * before for before, after in pairwise(means))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +97,21 @@ def test_wrong_cluster_files(tmp_path: Path, old: str, new: str, message: str) -
 
 
 @pytest.mark.parametrize(
-    "points", ["[[128, 0.3], [16, 0.1]]", "[[16, 0.1], [16, 0.2]]", "[]", "[[0, 0.1]]", "[[16, nan]]"]
+    ("old", "new", "message"),
+    [
+        ("m = [16, 128, 1024]", "m = [128, 16, 1024]", "gemm.bf16.m has sizes .*; they must rise"),
+        ("m = [16, 128, 1024]", "m = [16, 16, 1024]", "must rise"),
+        ("m = [16, 128, 1024]", "m = []", "length >= 1"),
+        ("m = [16, 128, 1024]", "m = [0, 128, 1024]", "> 0.0"),
+        ("m = [16, 128, 1024]", "m = [16, 128, 1024]\nn = [1, 2]", "gemm.bf16.share has 3 numbers for 6 points"),
+        ("share = [0.1, 0.3, 0.5]", "share = [0.1, 0.3, nan]", "gemm"),
+        ("[gemm.bf16]", "[gemm.fp8]", "gemm has fp8; bf16 is needed"),
+        ("[attention]", "[constants]\ngemm = 0\n[attention]", r"constants.gemm"),
+    ],
 )
-def test_wrong_curves(tmp_path: Path, points: str) -> None:
-    source = Path(__file__).parents[2] / "moeplan" / "calibrations" / "laptop.toml"
-    old = "points = [[16, 0.1], [128, 0.3], [1024, 0.5]]"
-    assert old in source.read_text()
-    (tmp_path / "wrong.toml").write_text(source.read_text().replace(old, f"points = {points}"))
-    with pytest.raises(SpecError, match="gemm"):
+def test_wrong_calibrations(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (Path(__file__).parents[2] / "moeplan" / "calibrations" / "laptop.toml").read_text()
+    assert old in text
+    (tmp_path / "wrong.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(SpecError, match=message):
         load_calibration(str(tmp_path / "wrong.toml"))

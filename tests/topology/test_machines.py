@@ -102,3 +102,47 @@ def test_the_last_frontier_group_is_half_full():
     cluster = load_cluster("frontier")
     per_group = cluster.network.nodes_per_switch * cluster.network.switches_per_group
     assert divmod(num_ranks(cluster), 8 * per_group) == (73, 8 * 64)
+
+
+MACHINES = {
+    "dgx-a100": (8, 300, 25, {"bf16": 312}),
+    "dgx-h100": (8, 450, 50, {"bf16": 989, "fp8": 1979}),
+    "dgx-h200": (8, 450, 50, {"bf16": 989, "fp8": 1979}),
+    "h800-16x8": (8, 200, 50, {"bf16": 989, "fp8": 1979}),
+    "dgx-b200": (8, 900, 50, {"bf16": 2250, "fp8": 4500, "fp4": 9000}),
+    "dgx-b300": (8, 900, 100, {"bf16": 2250, "fp8": 4500, "fp4": 13500}),
+    "gb200-nvl72": (72, 900, 50, {"bf16": 2500, "fp8": 5000, "fp4": 10000}),
+    "gb300-nvl72": (72, 900, 100, {"bf16": 2500, "fp8": 5000, "fp4": 15000}),
+    "mi300x": (8, 448, 50, {"bf16": 1307.4, "fp8": 2614.9}),
+    "mi355x": (8, 537.6, 50, {"bf16": 2516.6, "fp8": 5033.2, "fp4": 10066.3}),
+}
+"""GPUs of a node, GB/s of one to the others and of its NIC, TFLOP/s without sparsity (data sheets)."""
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_gpu_reaches_its_switch_and_its_nic_at_the_rates_of_the_data_sheet(name):
+    gpus, link, nic, peaks = MACHINES[name]
+    cluster = load_cluster(name)
+    graph = build(first_gpus(cluster, 2 * gpus))
+    assert count(graph, "gpu") == 2 * gpus == count(graph, "nic")
+    assert {round(leaving(graph, ("gpu", rank), "node") / GB, 6) for rank in range(2 * gpus)} == {link}
+    assert {round(leaving(graph, ("nic", 1, j), "leaf") / GB, 6) for j in range(gpus)} == {nic}
+    found = {kind: peak / 1e12 for kind, peak in cluster.gpu.peak_flop_per_s.items()}
+    assert {kind: found[kind] for kind in peaks} == pytest.approx(peaks)
+    assert "fp8" in peaks or "fp8" not in found
+
+
+@pytest.mark.parametrize("name", shipped("cluster"))
+def test_every_number_of_a_machine_has_a_source_and_its_calibration_ships(name):
+    cluster = load_cluster(name)
+    assert cluster.calibration in shipped("calibration")
+    told = " ".join(cluster.sources)
+    for part in ("nodes", "gpu", "node", "network") if "all" not in cluster.sources else ():
+        assert part in told
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-b200", "dgx-b300", "gb200-nvl72", "gb300-nvl72"])
+def test_leaves_of_a_full_fat_tree_carry_what_their_nodes_send(name):
+    cluster = load_cluster(name)
+    sent = cluster.network.nodes_per_leaf * cluster.node.nics * cluster.node.nic_bytes_per_s
+    assert cluster.network.uplink_bytes_per_s == sent

@@ -7,6 +7,7 @@ import pytest
 from moeplan.validate.flop import read_conventions
 from moeplan.validate.names import PUBLISHED, Names
 from moeplan.validate.runs import Runs
+from moeplan.validate.stacks import read_stacks
 from moeplan.validate.tables import Collective, Gemm, Layer, Run, read_table
 
 KINDS = {"runs": Run, "collectives": Collective, "gemm": Gemm, "layers": Layer}
@@ -55,6 +56,11 @@ def names():
 @pytest.fixture
 def runs(names):
     return Runs(names, read_conventions(PUBLISHED / "conventions.csv"))
+
+
+@pytest.fixture(scope="session")
+def stacks(published_runs):
+    return read_stacks(PUBLISHED / "stacks.csv", list(published_runs.values()))
 
 
 @pytest.fixture(scope="session")

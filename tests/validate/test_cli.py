@@ -45,7 +45,7 @@ def own_names(tmp_path):
 
 
 def test_json_has_scores_as_fractions_and_what_was_left_out(moeplan, table):
-    code, out, err = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dtype": "FP8"}), "--format", "json")
+    code, out, err = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dtype": "INT8"}), "--format", "json")
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert {"overall", "by_source", "by_model", "by_accelerator", "by_kind", "skipped", "worst"} <= set(told)
@@ -54,14 +54,18 @@ def test_json_has_scores_as_fractions_and_what_was_left_out(moeplan, table):
         assert told["overall"][measure]["rows"] == 1
     assert told["overall"]["step_time"] == told["by_model"]["mixtral-8x7b"]["step_time"]
     assert told["overall"]["gemm"]["rows"] == 0
-    assert told["skipped"] == {f"{what}: FP8 and FP4 are not planned": 1 for what in ("step_time", "peak_memory")}
+    assert told["skipped"] == {
+        f"{what}: dtype: neither 16 bits nor a known narrower type": 1 for what in ("step_time", "peak_memory")
+    }
 
 
 def test_csv_has_a_row_per_prediction_that_the_scores_follow_from(moeplan, table):
     path = table("runs", RUN)
     rows = list(csv.DictReader(io.StringIO(moeplan("--runs", path, "--format", "csv")[1])))
     told = json.loads(moeplan("--runs", path, "--format", "json")[1])["overall"]
-    assert [(row["id"], row["measure"]) for row in rows] == [("OWN-1", "step_time"), ("OWN-1", "peak_memory")]
+    assert [(row["id"], row["measure"]) for row in rows] == [
+        ("OWN-1", measure) for measure in ("step_time", "peak_memory", "step_time_no_constants")
+    ]
     for row in rows:
         assert float(row["error"]) == pytest.approx(float(row["predicted"]) / float(row["measured"]) - 1)
         assert float(row["error"]) == pytest.approx(told[row["measure"]]["bias"])
@@ -75,10 +79,10 @@ def test_ones_own_names(moeplan, table, own_names):
 
 
 def test_the_table_names_worst_rows_and_reasons(moeplan, table):
-    code, out, _ = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "cp": 2}))
+    code, out, _ = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dp": 3}))
     assert code == 0
     assert "OWN-1" in out
-    assert "step_time: context parallelism is not planned" in out
+    assert "step_time: dp is not what the other degrees leave" in out
 
 
 @pytest.mark.parametrize(

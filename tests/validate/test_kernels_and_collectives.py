@@ -1,14 +1,17 @@
 """Single kernels and collectives against formulas written out here."""
 
-from math import log
+from math import sqrt
 
 import pytest
+from msgspec import structs
 
+from moeplan.cost.compute import share
 from moeplan.spec.shipped import load_calibration
 from moeplan.validate.collectives import predict_collective
 from moeplan.validate.kernels import held_out, predict_gemm
+from moeplan.validate.names import PUBLISHED
 from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Collective, Gemm
+from moeplan.validate.tables import Collective, Gemm, read_table
 
 PEAK, HBM = 989e12, 3.35e12
 NCCL = "nccl-tests size"
@@ -25,33 +28,37 @@ def collective(**changes):
     return Collective(**{name: value for name, value in (row | changes).items() if value is not None})
 
 
-def test_a_large_product_takes_its_flop_at_the_efficiency_of_its_rows(names):
+def test_a_large_product_takes_its_flop_at_the_share_of_its_shape(names):
+    """No launch, and operands as warm as the table's."""
     found = predict_gemm(product(), names)
-    assert found.predicted == pytest.approx(2 * 2048 * 4096 * 8192 / (PEAK * 0.68))  # gemm at 2048 rows, no launch
+    reached = share(load_calibration("h100").gemm["bf16"], 2048, 4096, 8192)
+    assert found.predicted == pytest.approx(2 * 2048 * 4096 * 8192 / (PEAK * reached))
     assert found.measured == pytest.approx(200e-6)
     assert (found.accelerator, found.kind) == ("H100 SXM 80GB", "")
 
 
 def test_a_thin_product_takes_its_bytes(names):
-    found = predict_gemm(product(m=1), names)
-    assert found.predicted == pytest.approx(2 * (8192 + 8192 * 4096 + 4096) / (0.8 * HBM))
+    found = predict_gemm(product(m=1, n=4096, k=2**20), names)
+    assert found.predicted == pytest.approx(2 * (2**20 + 2**20 * 4096 + 4096) / (0.8 * HBM), rel=0.3)
+    assert found.predicted >= 2 * (2**20 + 2**20 * 4096 + 4096) / (0.8 * HBM)
 
 
-def test_groups_multiply_the_work_and_read_the_curve_at_the_rows_of_one(names):
-    (low, high), at = ((512, 0.60), (1024, 0.65)), 700
-    e = low[1] + (high[1] - low[1]) * log(at / low[0]) / log(high[0] / low[0])
+def test_groups_multiply_the_work_and_start_each_at_a_loss(names):
+    at, calibration = 700, load_calibration("h100")
+    reached = share(calibration.gemm["bf16"], 4 * at, 4096, 8192) * at / (at + calibration.grouped.half_rows)
     found = predict_gemm(product(kind="grouped_gemm", groups=4, m=at), names)
-    assert found.predicted == pytest.approx(4 * 2 * at * 4096 * 8192 / (PEAK * e))
+    assert found.predicted == pytest.approx(4 * 2 * at * 4096 * 8192 / (PEAK * reached))
 
 
-def test_one_byte_elements_have_their_own_peak_and_two_byte_results(names):
-    found = predict_gemm(product(hardware="H100-SXM 80GB", dtype="fp8_block 1x128/128x128", m=1), names)
-    assert found.predicted == pytest.approx((8192 + 8192 * 4096 + 2 * 4096) / (0.8 * HBM))
+def test_one_byte_elements_have_their_own_peak_and_surface(names):
+    row = product(hardware="H100-SXM 80GB", dtype="fp8_block 1x128/128x128")
+    reached = share(load_calibration("h100").gemm["fp8_block"], 2048, 4096, 8192)
+    assert predict_gemm(row, names).predicted == pytest.approx(2 * 2048 * 4096 * 8192 / (1979e12 * reached))
 
 
 def test_an_element_type_without_a_peak(names):
-    with pytest.raises(Skip, match="no peak of H100 SXM 80GB for fp8"):
-        predict_gemm(product(dtype="fp8"), names)
+    with pytest.raises(Skip, match="no peak of A100 SXM 80GB for fp8"):
+        predict_gemm(product(hardware="dgx-a100", dtype="fp8"), names)
     with pytest.raises(Skip, match="for int4"):
         predict_gemm(product(dtype="int4"), names)
 
@@ -65,14 +72,17 @@ def test_every_fifth_row_is_compared(number, ours):
 
 @pytest.mark.parametrize(
     ("name", "share", "steps"),
-    [("alltoall", 7 / 8, 1), ("all_gather", 7 / 8, 7), ("reduce_scatter", 7 / 8, 7), ("all_reduce", 7 / 4, 14)],
+    [("alltoall", 7 / 8, 1), ("all_gather", 7 / 8, 7), ("reduce_scatter", 7 / 8, 7), ("all_reduce", 9 / 8, 14)],
 )
 def test_collectives_inside_a_node(names, name, share, steps):
-    """Bytes over NVLink, a half message for each of the messages, the tier's latency, and two links per step."""
+    """Bytes over NVLink, or the kernel that copies all; the tier's latency and fill, and two links per step.
+
+    All-reduces send their buffer once and an eighth of the sum, which the switch makes.
+    """
     node = load_calibration("h100").node
-    messages = 7 if name != "all_reduce" else 14
-    moved = share * 2**26 + messages * node.half_message_bytes
-    seconds = node.latency_s + steps * 2e-6 + moved / (450e9 * node.efficiency)
+    links = share * 2**26 / (450e9 * node.efficiency * (node.shares["all_reduce"] if name == "all_reduce" else 1))
+    moving = max(links, 0 if name == "all_reduce" else 2**26 / node.kernel_bytes_per_s)
+    seconds = node.latency_s + steps * 2 * 0.35e-6 + moving + 2 * sqrt(node.fill_s * moving)
     assert predict_collective(collective(collective=name), names).predicted == pytest.approx(seconds)
 
 
@@ -85,18 +95,78 @@ def test_a_bus_bandwidth_gives_the_time(names, name, factor):
 def test_two_nodes_send_half_over_their_cards(names):
     network = load_calibration("h100").network
     found = predict_collective(collective(nodes=2, gpus=16), names)
-    moved = 2**26 / 2 + 8 * network.half_message_bytes
-    assert found.predicted == pytest.approx(network.latency_s + moved / (50e9 * network.efficiency), rel=0.01)
+    moving = (2**26 / 2 + 8 * network.half_message_bytes) / (50e9 * network.efficiency)
+    expected = network.latency_s + moving + 2 * sqrt(network.fill_s * moving)
+    assert found.predicted == pytest.approx(expected, rel=0.01)
+
+
+ROUTED = {"collective": "moe_dispatch", "nodes": 4, "gpus": 32, "definition_of_bytes": "4096 tok x top-8 x 7168 FP8"}
 
 
 def test_routed_rows_cross_once_per_node_where_the_library_does_that(names):
     """Of k = 8 copies over 4 nodes 4 (1 - (3/4)^8) leave, but no low-latency kernel leaves any out."""
-    row = {"collective": "moe_dispatch", "nodes": 4, "gpus": 32, "definition_of_bytes": "4096 tok x top-8"}
-    once = predict_collective(collective(**row, library="DeepEP normal kernels"), names).predicted
-    each = predict_collective(collective(**row, library="DeepEP V1 low-latency"), names).predicted
-    flat = predict_collective(collective(nodes=4, gpus=32), names).predicted
-    assert each == pytest.approx(flat)
-    assert once < each
+    once = predict_collective(collective(**ROUTED, library="DeepEP normal kernels"), names).predicted
+    each = predict_collective(collective(**ROUTED, library="DeepEP V1 low-latency"), names).predicted
+    assert once / each == pytest.approx(4 * (1 - 0.75**8) / 8, rel=0.2)
+    network = load_calibration("h100").network
+    wire = 2**26 / 8 * 3 * (1 - 0.75**8) / (50e9 * network.efficiency * network.shares["deepep"])
+    assert once == pytest.approx(wire, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("definition", "nodes", "copies"),
+    [
+        ("DeepEP-style bottleneck bandwidth NVLink/xGMI", 1, 8 * (1 - (7 / 8) ** 8)),
+        ("DeepEP-style bottleneck bandwidth RDMA", 2, 2 * (1 - (1 / 2) ** 8)),
+        ("DeepEP-style bottleneck bandwidth RDMA", 8, 4 * (1 - (3 / 4) ** 8)),
+        ("NIC bandwidth per GPU", 4, 3 * (1 - (3 / 4) ** 8)),
+        ("algorithm bandwidth (uni-dir)", 1, 8 * (1 - (7 / 8) ** 8)),
+    ],
+)
+def test_bandwidths_of_experts_libraries_give_the_time(names, definition, nodes, copies):
+    """Received once per rank, sent once per node with the own node, of which 4 are reached at most, or without it."""
+    row = collective(**ROUTED | {"nodes": nodes, "gpus": 8 * nodes}, latency_us=None, bw_GBps=40.0, library="DeepEP")
+    found = predict_collective(structs.replace(row, bw_definition=definition), names)
+    assert found.measured == pytest.approx(2**26 / 8 * copies / 40e9)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "seconds"),
+    [
+        ("p5en: 8x H200 + 16x200Gb EFA", 8, 500e-6),
+        ("p5en: 8x H200 + 16x200Gb EFA", 16, 1196e-6),
+        ("p5en: 8x H200 + 16x200Gb EFA", 24, 1633e-6),
+        ("p5en: 8x H200 + 16x200Gb EFA", 32, 2022e-6),
+    ],
+)
+def test_those_bandwidths_and_times_that_are_printed_beside_them_agree(names, hardware, gpus, seconds):
+    """UCCL-EP prints both: 4096 tokens of 7168 bytes and their scales, 3 % more, to 8 experts each."""
+    rows = read_table(PUBLISHED / "collectives.csv", Collective)
+    row = next(r for r in rows if r.hardware == hardware and r.gpus == gpus and "normal" in r.library)
+    told = predict_collective(structs.replace(row, latency_us=None), names).measured
+    assert predict_collective(row, names).measured == pytest.approx(seconds)
+    assert told == pytest.approx(seconds, rel=0.06)
+
+
+def test_gpus_that_are_not_printed_follow_from_bus_bandwidth_and_time(names):
+    """2 (n - 1) / n = 855.95 x 9878.8 us / 4 GiB, so that n is 64."""
+    row = collective(hardware="GB200 NVL72", gpus=None, nodes=None, collective="all_reduce", message_bytes=2.0**32)
+    told = structs.replace(row, bw_GBps=855.95, latency_us=9878.8)
+    whole = structs.replace(told, gpus=64)
+    assert predict_collective(told, names).predicted == predict_collective(whole, names).predicted
+
+
+def test_largest_sizes_are_large(names):
+    row = collective(message_bytes=None, definition_of_bytes="peak (largest sizes)", latency_us=None)
+    told = structs.replace(row, bw_GBps=320.0, bw_definition="nccl-tests busbw")
+    assert predict_collective(told, names).measured == pytest.approx(7 / 8 * 8 * 2**30 / 320e9)
+
+
+def test_puts_that_gpus_start_take_the_cards_inside_a_node_too(names):
+    """15 of 16 parts of 16 x 64 MiB over one card of 50 GB/s."""
+    row = collective(nodes=2, gpus=16, collective="alltoall (GPU-initiated)", definition_of_bytes="bytes per peer")
+    network = load_calibration("h100").network
+    assert predict_collective(row, names).predicted == pytest.approx(15 * 2**26 / (50e9 * network.efficiency), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +178,8 @@ def test_routed_rows_cross_once_per_node_where_the_library_does_that(names):
         ({"latency_us": None}, "no time published"),
         ({"latency_us": None, "bw_GBps": 5.0, "bw_definition": "RDMA"}, "no time published"),
         ({"collective": "broadcast"}, "broadcast is no pattern"),
-        ({"definition_of_bytes": "bytes of ONE message"}, "bytes in a definition of their own"),
+        ({"definition_of_bytes": "bytes of all ranks"}, "bytes in a definition of their own"),
+        ({"collective": "moe_dispatch", "library": "pplx-kernels", "definition_of_bytes": "top-8"}, "no dispatcher"),
         ({"collective": "moe_dispatch"}, "experts per token not published"),
         ({"nodes": 4, "gpus": 16}, "a part of the GPUs of several nodes"),
         ({"gpus": 12}, "not whole nodes"),

@@ -73,13 +73,13 @@ def test_a_later_file_wins(own):
 def test_shipped_names_and_files_need_no_line(names, tmp_path):
     assert names.model("qwen3-30b-a3b") == load_model("qwen3-30b-a3b")
     assert names.cluster("dgx-h100") == load_cluster("dgx-h100")
-    (tmp_path / "mine.toml").write_text((PUBLISHED / "models" / "llama-2-7b.toml").read_text())
-    assert names.model(str(tmp_path / "mine.toml")).name == "llama-2-7b"
+    (tmp_path / "mine.toml").write_text((PUBLISHED / "models" / "gpt-3-175b.toml").read_text())
+    assert names.model(str(tmp_path / "mine.toml")).name == "gpt-3-175b"
 
 
 def test_a_target_may_be_a_file_beside_the_table(own, tmp_path):
-    (tmp_path / "other.toml").write_text((PUBLISHED / "models" / "llama-2-7b.toml").read_text())
-    assert own("model,L,other.toml,").model("L").hidden == 4096
+    (tmp_path / "other.toml").write_text((PUBLISHED / "models" / "gpt-3-175b.toml").read_text())
+    assert own("model,L,other.toml,").model("L").hidden == 12288
 
 
 def test_a_shipped_name_wins_over_a_folder_beside_the_table(own, tmp_path):

@@ -4,28 +4,24 @@ import re
 
 import pytest
 
+from moeplan.analytic.step import FIXED_S
 from moeplan.estimator import estimate
-from moeplan.layout import Colocated, Recompute
+from moeplan.layout import Colocated
 from moeplan.spec.case import Case
 from moeplan.spec.shipped import load_model
 from moeplan.spec.workload import Workload
 from moeplan.validate.flop import Convention, flop_per_token
-from moeplan.validate.outcome import Outcome, Skip, Skipped
-from moeplan.validate.settings import (
-    degrees,
-    expert_parallel,
-    global_batch,
-    memory_unit_bytes,
-    recompute_rule,
-    seq_len,
-)
+from moeplan.validate.outcome import Skipped
+from moeplan.validate.runs import Runs
+from moeplan.validate.settings import memory_unit_bytes
+from moeplan.validate.steps import peak
 
 TOKENS = 32 * 512 / 8
 
 
-@pytest.mark.parametrize(("pp", "rel"), [(None, 1e-9), (2, 0.01)])
-def test_a_step_is_what_estimate_says_of_the_same_layout(runs, names, run_row, pp, rel):
-    """Exactly so without a pipeline; with one, transfers that wait for each other come on top."""
+@pytest.mark.parametrize("pp", [None, 2])
+def test_a_step_is_what_estimate_says_of_the_same_layout(runs, names, run_row, pp):
+    """Within 3 % but for the time between steps, which no program has; on 8 GPUs nothing is lost to stragglers."""
     run = run_row(model="mixtral-8x7b", pp=pp, measured_peak_mem_gb=10.0)
     case = Case(
         model=load_model("mixtral-8x7b"),
@@ -34,8 +30,8 @@ def test_a_step_is_what_estimate_says_of_the_same_layout(runs, names, run_row, p
     )
     told = estimate(case, names.calibration("dgx-h100"), Colocated(pp=pp or 1, ep=4, dp=8 // (pp or 1)))
     step, peak = runs.compare(run)
-    assert step.predicted == pytest.approx(told.plan.predictions.step_s, rel=rel)
-    assert step.predicted <= told.plan.predictions.step_s * (1 + 1e-9)
+    assert step.predicted - FIXED_S == pytest.approx(told.plan.predictions.step_s, rel=0.03)
+    assert step.low < step.predicted < step.high
     assert peak.predicted == max(sum(stage.bytes) for stage in told.stages)
     assert (step.model, step.kind, step.accelerator) == ("mixtral-8x7b", "moe", "H100 SXM 80GB")
     assert (step.measured, peak.measured) == (0.1, 10e9)
@@ -47,8 +43,8 @@ def test_the_last_rank_where_a_source_prints_its_memory(runs, run_row):
         next(o.predicted for o in runs.compare(run_row(id=number, **changes)) if o.measure == "peak_memory")
         for number in ("OWN-1", "CIG-1")
     )
-    step = runs.step(run_row(**changes))
-    assert (fullest, last) == (max(step.peak_bytes), step.peak_bytes[-1])
+    each = peak(runs.setting(run_row(**changes))).bytes
+    assert (fullest, last) == (max(each), each[-1])
     assert fullest > last
 
 
@@ -82,72 +78,6 @@ def test_only_what_is_printed_is_compared(runs, run_row):
     assert (flop.measure, flop.measured) == ("flop", 1e6)
 
 
-def test_what_is_taken_where_nothing_is_published(run_row):
-    bare = run_row(**dict.fromkeys(("pp", "ep", "etp", "micro_batch", "global_batch", "seq_len")))
-    model = load_model("tiny-moe")
-    assert seq_len(bare) == 4096
-    assert global_batch(bare) == 4 * 8
-    assert global_batch(run_row(global_batch=None, tp=2, micro_batch=3)) == 4 * 2 * 2 * 3
-    given = degrees(bare, model)
-    assert (given.tp, given.pp, given.vpp, given.ep, given.etp, given.micro_batch) == (None, None, None, 8, None, 1)
-
-
-@pytest.mark.parametrize(
-    ("model", "changes", "ep"),
-    [
-        ("tiny-moe", {"pp": None}, 8),
-        ("tiny-moe", {}, 4),
-        ("tiny-moe", {"tp": 2, "etp": None}, 2),
-        ("deepseek-v2", {"gpus": 64}, 8),
-    ],
-)
-def test_experts_are_spread_over_a_stages_first_gpus(run_row, model, changes, ep):
-    assert expert_parallel(run_row(**changes), load_model(model)) == ep
-
-
-@pytest.mark.parametrize(
-    ("text", "attention", "ffn", "exact"),
-    [
-        ("", "none", "none", True),
-        ("none/FP8 params", "none", "none", True),
-        ("none at 8K", "none", "none", True),
-        ("full", "full", "full", True),
-        ("full AC", "full", "full", True),
-        ("selective(flash)", "none", "none", True),
-        ("selective + sequence parallel", "none", "none", True),
-        ("selective:core_attn", "none", "none", True),
-        ("selective:moe", "none", "full", True),
-        ("selective:moe+layernorm", "none", "full", False),
-        ("selective:mlp+mla_up_proj (relaxed in later steps)", "none", "none", False),
-        ("selective (RMSNorm, MLA up-proj)", "none", "none", False),
-    ],
-)
-def test_rules_of_recomputation(text, attention, ffn, exact):
-    assert recompute_rule(text) == (Recompute(attention=attention, ffn=ffn), exact)
-
-
-@pytest.mark.parametrize("text", ["full layers=5", "selective AC", "per-op SAC", "selective:router", "some"])
-def test_rules_that_cannot_be_planned(text):
-    with pytest.raises(Skip, match="recompute"):
-        recompute_rule(text)
-
-
-def test_every_published_rule_is_known_or_refused(published_runs):
-    refused = set()
-    for text in {run.recompute for run in published_runs.values()}:
-        try:
-            recompute_rule(text)
-        except Skip:
-            refused.add(text)
-    assert refused == {"full layers=5", "selective AC", "per-op SAC"}
-
-
-def test_memory_is_not_compared_where_single_modules_are_recomputed(runs, run_row):
-    step, peak = runs.compare(run_row(recompute="selective:mlp", measured_peak_mem_gb=1.0))
-    assert step.note == "recomputed modules taken as kept"
-    assert peak == Skipped("OWN-1", "peak_memory", "recompute: memory of single modules is not planned")
-
-
 @pytest.mark.parametrize(
     ("notes", "unit"),
     [
@@ -162,21 +92,24 @@ def test_the_unit_of_memory_is_the_notes(run_row, notes, unit):
     assert memory_unit_bytes(run_row(notes=notes)) == unit
 
 
+def test_the_unit_of_memory_may_be_one_models(run_row):
+    notes = "mem unit GB as printed (GiB for Qwen3-30B rows)"
+    assert [memory_unit_bytes(run_row(notes=notes, model=name)) for name in ("Qwen3-30B-A3B", "Qwen3-235B")] == [
+        2**30,
+        1e9,
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"dtype": "MXFP8"}, "FP8 and FP4 are not planned"),
-        ({"cp": 2}, "context parallelism is not planned"),
-        ({"dispatcher_or_overlap": "FSDP8 + torch.compile"}, r"fully sharded data parallelism \(FSDP\) is not planned"),
-        ({"dispatcher_or_overlap": "DualPipe; DeepEP"}, "DualPipe is not planned"),
-        ({"dispatcher_or_overlap": "PP schedule zbv"}, "zero-bubble schedules are not planned"),
-        ({"recompute": "full layers=5"}, "recompute: "),
+        ({"dtype": "INT8"}, "dtype: neither 16 bits"),
+        ({"recompute": "selective:router"}, "recompute: module router is not known"),
         ({"dp": 3}, "dp is not what the other degrees leave"),
         ({"gpus": 12}, "hardware: GPUs are not whole nodes of 8"),
         ({"ep": 3}, "layout: "),
         ({"vpp": 5}, "layout: pp N [*] vpp N = N stages for N layers"),
-        ({"global_batch": 10**7}, "more than 200,000 actions"),
-        ({"model": "Nemotron_3_Nano"}, "model: Mamba-2 layers are not planned"),
+        ({"model": "DeepSeekV4 Flash"}, "model: compressed and windowed latent attention"),
         ({"hardware": "Intel Gaudi 3"}, "hardware: no cluster with it ships"),
     ],
 )
@@ -187,11 +120,32 @@ def test_rows_that_moeplan_cannot_plan(runs, run_row, changes, reason):
     assert re.match(reason, skipped.reason), skipped.reason
 
 
-def test_modules_that_predict_further_tokens_are_told_to_be_missing(runs, run_row):
-    (step,) = runs.compare(run_row(model="deepseek-v3", gpus=64, pp=8, ep=8))
-    assert isinstance(step, Outcome)
-    assert step.note == "without its MTP module"
+def test_memory_of_very_long_orders_is_left_out(runs, run_row):
+    _, skipped = runs.compare(run_row(global_batch=10**7, measured_peak_mem_gb=1.0))
+    assert skipped == Skipped("OWN-1", "peak_memory", "more than 200,000 actions in a step")
+
+
+def test_what_no_record_says_is_told(runs, run_row):
+    step, peak = runs.compare(run_row(dispatcher_or_overlap="alltoall; cpu_offload_layers=1", measured_peak_mem_gb=1.0))
+    assert step.note == peak.note == "offloaded activations taken as kept"
+
+
+def test_a_row_that_is_set_aside_is_scored_and_says_why(names, run_row):
+    runs = Runs(names, {}, aside={("OWN-1", "step_time"): "a misprint"})
+    step, peak = runs.compare(run_row(measured_peak_mem_gb=1.0))
+    assert (step.listed, peak.listed) == ("a misprint", "")
+    assert step.predicted > 0
+
+
+def test_modules_that_predict_further_tokens_take_time(runs, run_row):
+    """DeepSeek-V3's is one of 62 layers, on the last of 8 stages, and the logits once more."""
+    row = {"gpus": 64, "pp": 8, "ep": 8}
+    (with_it,), (without,) = (
+        runs.compare(run_row(model=name, **row)) for name in ("deepseek-v3", "DeepSeekV3 (w/o MTP)")
+    )
+    assert 1 < with_it.predicted / without.predicted < 1.4
 
 
 def test_rows_alike_are_worked_out_once(runs, run_row):
-    assert runs.step(run_row()) is runs.step(run_row(id="OWN-2", measured_step_s=3.0, notes="again"))
+    one, other = run_row(), run_row(id="OWN-2", measured_step_s=3.0, notes="again")
+    assert runs.steps.form(runs.setting(one)) is runs.steps.form(runs.setting(other))

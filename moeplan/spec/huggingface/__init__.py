@@ -21,7 +21,9 @@ from moeplan.spec.huggingface.hunyuan import hunyuan
 from moeplan.spec.huggingface.llama4 import llama4, llama4_text
 from moeplan.spec.huggingface.minimax import minimax
 from moeplan.spec.huggingface.mixtral import mixtral
+from moeplan.spec.huggingface.nemotron_h import nemotron_h
 from moeplan.spec.huggingface.phimoe import phimoe
+from moeplan.spec.huggingface.qwen3_next import qwen3_next
 from moeplan.spec.huggingface.qwen_moe import qwen2_moe, qwen3_moe
 from moeplan.spec.model import ModelSpec
 from moeplan.spec.record import read_json
@@ -45,6 +47,8 @@ FAMILIES: dict[str, Callable[[dict[str, Any], str, str], ModelSpec]] = {
     "hunyuan_v1_moe": hunyuan,
     "minimax_m2": minimax,
     "minimax": minimax,
+    "nemotron_h": nemotron_h,
+    "qwen3_next": qwen3_next,
 }
 """Reader by `model_type`."""
 

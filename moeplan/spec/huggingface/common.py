@@ -7,7 +7,18 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from moeplan.errors import SpecError
-from moeplan.spec.model import Attention, Count, Epsilon, GroupedQuery, Layers, ModelSpec, Size, Theta, check_model
+from moeplan.spec.model import (
+    Attention,
+    Count,
+    Epsilon,
+    GroupedQuery,
+    Layers,
+    Mixer,
+    ModelSpec,
+    Size,
+    Theta,
+    check_model,
+)
 from moeplan.spec.record import validated
 
 
@@ -34,6 +45,7 @@ class Config(msgspec.Struct, kw_only=True):
     rope_scaling: dict[str, Any] | None = None
     attention_bias: bool = False
     tie_word_embeddings: bool = False
+    quantization_config: dict[str, Any] | None = None
 
 
 class Routed(Config, kw_only=True):
@@ -46,7 +58,12 @@ class Fields(TypedDict, total=False):
     """Fields of a model that its family sets."""
 
     experts: int
+    top_k: int
     expert_width: int
+    expert_latent: int
+    gated: bool
+    pattern: str
+    mixer: Mixer | None
     shared_experts: int
     shared_width: int
     shared_gate: bool
@@ -66,7 +83,9 @@ class Fields(TypedDict, total=False):
 
 def model_of(config: Config, attention: Attention, name: str, where: str, fields: Fields) -> ModelSpec:
     """The model that the shared keys of `config`, its attention and the family's own `fields` make."""
-    given: Fields = {"experts": 0, "expert_width": 0}
+    given: Fields = {"experts": 0, "expert_width": 0, "top_k": 0}
+    if isinstance(config, Routed):
+        given["top_k"] = config.num_experts_per_tok
     given.update(fields)
     try:
         model = ModelSpec(
@@ -75,16 +94,21 @@ def model_of(config: Config, attention: Attention, name: str, where: str, fields
             hidden=config.hidden_size,
             vocab=config.vocab_size,
             attention=attention,
-            top_k=config.num_experts_per_tok if isinstance(config, Routed) else 0,
             tied_embeddings=config.tie_word_embeddings,
             rope_theta=_rope_theta(config),
             rope_scaled=_rope_scaled(config),
             norm_eps=config.rms_norm_eps,
+            checkpoint=_quantised(config),
             **given,
         )
         return check_model(validated(model, "model"))
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
+
+
+def _quantised(config: Config) -> str:
+    """How the checkpoint stores its weights, where that is no plain element type."""
+    return str((config.quantization_config or {}).get("quant_method", ""))
 
 
 def grouped_query(config: Config, where: str) -> GroupedQuery:

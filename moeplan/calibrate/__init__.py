@@ -1,0 +1,1 @@
+"""Calibrations fitted to tables of measurements; nothing is measured here."""

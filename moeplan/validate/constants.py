@@ -1,0 +1,65 @@
+"""Step times without the constants that whole steps were fitted to, and with constants that never saw the model.
+
+The shipped constants have seen the shipped runs, so that only the second says how well another model is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from moeplan.analytic.factors import on_classes
+from moeplan.analytic.forecast import Forecast, forecast, widened
+from moeplan.analytic.form import Floats
+from moeplan.calibrate.constants import Constants, Observation, fit
+from moeplan.validate.outcome import Outcome, Result
+from moeplan.validate.steps import Forms
+
+
+class Timed(NamedTuple):
+    """A step that someone ran, and what it was priced as."""
+
+    outcome: Outcome
+    forms: Forms
+
+
+def timed(outcomes: Iterable[Result], forms: Mapping[str, Forms]) -> list[Timed]:
+    """Those of `outcomes` that are step times, with what they were priced as by id."""
+    return [Timed(o, forms[o.id]) for o in outcomes if isinstance(o, Outcome) and o.measure == "step_time"]
+
+
+def observed(rows: Sequence[Timed]) -> list[Observation]:
+    """`rows` as what constants are fitted to."""
+    return [
+        Observation(one.forms.taken, one.outcome.measured, one.forms.calibration, one.outcome.model) for one in rows
+    ]
+
+
+def without_constants(rows: Sequence[Timed]) -> list[Outcome]:
+    """Outcomes by curves of kernels and collectives alone: the measure step_time_no_constants."""
+    return [_outcome(one, "step_time_no_constants", None) for one in rows]
+
+
+def left_out(rows: Sequence[Timed]) -> list[Outcome]:
+    """Outcomes with constants fitted to the runs of all other models: the measure step_time_left_out."""
+    every = observed(rows)
+    whole = fit(every)
+    models = {one.model for one in every}
+    blind = {model: fit([one for one in every if one.model != model], whole) for model in models}
+    return [
+        _outcome(one, "step_time_left_out", _factors(blind[one.outcome.model], one.forms.calibration)) for one in rows
+    ]
+
+
+def _factors(constants: Constants, accelerator: str) -> Floats:
+    return on_classes(constants.of(accelerator))
+
+
+def _outcome(one: Timed, measure: str, factors: Floats | None) -> Outcome:
+    told = told_with(one.forms, factors)
+    return one.outcome._replace(measure=measure, predicted=told.step_s, low=told.low_s, high=told.high_s)
+
+
+def told_with(forms: Forms, factors: Floats | None) -> Forecast:
+    """The step of `forms`, with an interval that holds all that they may be."""
+    return widened(forecast(forms.taken, factors), [forecast(other, factors) for other in forms.others])

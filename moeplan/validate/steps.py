@@ -1,0 +1,102 @@
+"""Settings priced: the form of a step, and the memory of a rank at each position."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from moeplan.analytic.form import Form, form
+from moeplan.cost.pricing import Machine, Pricing
+from moeplan.draft import dealt, outline, shape_of
+from moeplan.errors import MoeplanError
+from moeplan.estimator import usual_schedule
+from moeplan.layout import StageGraph
+from moeplan.layouts import stages
+from moeplan.optimizer.evaluate import footprint
+from moeplan.schedules import make
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.case import Case
+from moeplan.spec.record import to_json
+from moeplan.spec.shipped import load_calibration
+from moeplan.topology.graph import build
+from moeplan.topology.routes import Fabric
+from moeplan.validate.outcome import Skip
+from moeplan.validate.settings import Setting, vary
+
+MOST_ACTIONS = 200_000
+"""Memory of longer orders is left out: they would take seconds each."""
+
+
+class Forms(NamedTuple):
+    """The steps that a row may mean."""
+
+    calibration: str
+    """The name of the efficiencies that they were priced with."""
+    taken: Form
+    others: tuple[Form, ...]
+    """With each of the things that nobody published as it may be instead."""
+
+
+class Steps:
+    """Forms of settings; equal settings are priced once, and routes of a machine are searched once."""
+
+    def __init__(self) -> None:
+        self._machines: dict[bytes, Machine] = {}
+        self._calibrations: dict[str, Calibration] = {}
+        self._forms: dict[bytes, Form] = {}
+
+    def forms(self, found: Setting) -> Forms:
+        """The form of `found`, and of what it may be instead; Skip where `found` cannot be priced."""
+        try:
+            taken = self.form(found)
+        except MoeplanError as error:
+            raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None
+        others = [vary(found, alternative) for entry in found.unknown for alternative in entry.alternatives]
+        priced = [self._tried(other) for other in others]
+        return Forms(found.case.cluster.calibration, taken, tuple(one for one in priced if one is not None))
+
+    def form(self, found: Setting) -> Form:
+        """The form of `found`; MoeplanError as the layout, its price or its schedule say."""
+        key = to_json(found[:4])
+        if key not in self._forms:
+            graph = stages(found.case, found.layout)
+            pricing = Pricing(found.case, graph, self.machine(found.case), found.recompute)
+            self._forms[key] = form(pricing, dealt(found.case, found.layout, graph), found.schedule)
+        return self._forms[key]
+
+    def machine(self, case: Case) -> Machine:
+        """Routes of the case's cluster and the efficiencies that it names."""
+        key = to_json(case.cluster)
+        if key not in self._machines:
+            self._machines[key] = Machine(Fabric(build(case.cluster)), self.calibration(case))
+        return self._machines[key]
+
+    def calibration(self, case: Case) -> Calibration:
+        """The efficiencies that the case's cluster names."""
+        name = case.cluster.calibration
+        if name not in self._calibrations:
+            self._calibrations[name] = load_calibration(name)
+        return self._calibrations[name]
+
+    def _tried(self, found: Setting) -> Form | None:
+        try:
+            return self.form(found)
+        except MoeplanError:
+            return None
+
+
+class Peak(NamedTuple):
+    """Memory of one rank at each position."""
+
+    graph: StageGraph
+    bytes: tuple[float, ...]
+
+
+def peak(found: Setting) -> Peak:
+    """Most bytes of one rank at each position, in the order of the usual schedule; Skip for very long orders."""
+    case, layout, recompute = found[:3]
+    plan = outline(case, layout, schedule=usual_schedule(layout), recompute=recompute)
+    if 2 * len(plan.graph.stages) * plan.batch.microbatches > MOST_ACTIONS:
+        raise Skip(f"more than {MOST_ACTIONS:,} actions in a step")
+    steps = make(plan.schedule.name, shape_of(layout, plan.graph, plan.batch.microbatches))
+    return Peak(plan.graph, footprint(plan, steps).peak)

@@ -1,0 +1,55 @@
+"""What a source's software does without saying so."""
+
+import pytest
+
+from moeplan.errors import SpecError
+from moeplan.validate.names import PUBLISHED
+from moeplan.validate.stacks import Stack, Stacks, Unknown, read_stacks
+from moeplan.validate.tables import Run
+
+
+def test_conditions_come_after_the_rows_own_words_the_rest_before(run_row):
+    stacks = Stacks(
+        [
+            Stack(rows="OWN X", settings="execution.kernels=fused; execution.linear=mxfp8", hidden="gradients"),
+            Stack(rows="OWN", where="dtype=FP8|FP4", settings="execution.linear=fp8_block"),
+            Stack(rows="Y", settings="execution.graphs=step"),
+        ]
+    )
+    assert stacks.settings(run_row(dtype="FP8", dispatcher_or_overlap="ep_a2a_overlap")) == [
+        "execution.kernels=fused",
+        "execution.linear=mxfp8",
+        "execution.linear=fp8",
+        "execution.hidden=['expert', 'gradients']",
+        "execution.linear=fp8_block",
+    ]
+    assert stacks.settings(run_row(id="Z-1")) == ["execution.linear=same"]
+
+
+def test_what_is_open_is_read_with_its_alternatives(run_row):
+    line = Stack(rows="OWN", unknown="gradients: a=1 & b=2 | c=3; recompute: d=4")
+    gradients = Unknown("gradients", (("a=1", "b=2"), ("c=3",)))
+    assert Stacks([line]).unknown(run_row()) == [gradients, Unknown("recompute", (("d=4",),))]
+    assert Stacks([line]).unknown(run_row(recompute="none")) == [gradients]
+    narrower = Stack(rows="OWN-1", unknown="gradients: e=5")
+    assert Stacks([line, narrower]).unknown(run_row(recompute="none")) == [Unknown("gradients", (("e=5",),))]
+
+
+def test_a_condition_on_no_column_is_one_line(tmp_path):
+    path = tmp_path / "stacks.csv"
+    path.write_text("rows,where,hidden,settings,unknown\nA,colour=red,,execution.graphs=step,\n")
+    with pytest.raises(SpecError, match=r"stacks.csv \(A\): where 'colour=red': no column 'colour' of runs"):
+        read_stacks(path)
+
+
+def test_every_source_that_ships_has_a_practice_with_a_source(published_runs):
+    lines = read_stacks(PUBLISHED / "stacks.csv")._lines
+    assert all(line.note for line in lines)
+    general = [word for line in lines if not line.where for word in line.rows.split()]
+    alone = {run.id.split("-")[0] for run in published_runs.values() if not run.id.startswith(tuple(general))}
+    assert alone <= {"ZOO"}
+
+
+def test_a_row_of_no_known_source_has_only_its_own_words():
+    row = Run(id="HOME-1", model="m", hardware="h", gpus=1, dtype="FP8")
+    assert read_stacks(PUBLISHED / "stacks.csv").settings(row) == ["execution.linear=fp8"]
