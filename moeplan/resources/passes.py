@@ -19,6 +19,10 @@ FUSED_PERMUTE = 0.7
 """Share of the permutation's bytes that HybridEP, which permutes as it sends, leaves (assumed)."""
 
 
+JOINED = {"eager": "eager", "compiled": "fused", "fused": "fused"}
+"""Which passes run, by `Execution.kernels`: what torch.compile makes is taken for as good as kernels made by hand."""
+
+
 class Rule(NamedTuple):
     """Elements per element and launches of one kind of pass, forward and backward."""
 
@@ -78,7 +82,7 @@ def permuted(tokens: float, top_k: float, width: float, size: float, execution: 
     Elements: (1 + k) width each way, eager 3 k width more for weighing and adding up; backward the same.
     """
     factor = FUSED_PERMUTE if execution.dispatcher == "hybridep" else 1.0
-    summed = SUMMED[execution.kernels]
+    summed = SUMMED[JOINED[execution.kernels]]
     moved = factor * tokens * width * size * (2 * (1 + top_k) + summed.forward * top_k)
     return stream(moved, moved, PERMUTE_LAUNCHES[execution.dispatcher] + summed.launches)
 

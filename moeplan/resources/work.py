@@ -222,7 +222,7 @@ def _router(a: _Around) -> list[Compute]:
     """Router with the gate of the shared experts as one more column, sorting, and shared experts."""
     model, load, hidden = a.model, a.load, a.model.hidden
     own, width = load.tokens / load.tp, row_width(a.model)
-    logits, launches = own * model.experts, passes.ROUTER_LAUNCHES[a.execution.kernels]
+    logits, launches = own * model.experts, passes.ROUTER_LAUNCHES[passes.JOINED[a.execution.kernels]]
     work = [
         product(own, hidden, model.experts + model.shared_gate, a.size),
         stream(passes.ROUTER_BYTES * logits, passes.ROUTER_BYTES * logits, launches),
@@ -258,7 +258,7 @@ def _ffn(a: _Around, rows: float, hidden: float, width: float, experts: float | 
 
 
 def _pass(a: _Around, rules: dict[str, passes.Rule], elements: float, launches: float = 1.0) -> Compute:
-    return passes.elementwise(rules[a.execution.kernels], elements, a.size, launches)
+    return passes.elementwise(rules[passes.JOINED[a.execution.kernels]], elements, a.size, launches)
 
 
 _PIECES: dict[str, Callable[[_Around], list[Compute]]] = {

@@ -19,9 +19,9 @@ class Execution(Record):
     linear: Linear = "same"
     """What linear layers and experts multiply in: the workload's element type, or a narrower one with scales per
     tensor (fp8), per block of 128 (fp8_block), per 32 (mxfp8) or per 16 elements (nvfp4)."""
-    kernels: Literal["eager", "fused"] = "eager"
-    """Elementwise passes, and what autograd keeps: one operation each as PyTorch runs them, or fused as in Megatron-LM
-    with Transformer Engine."""
+    kernels: Literal["eager", "compiled", "fused"] = "eager"
+    """Elementwise passes, and what autograd keeps: one operation each as PyTorch runs them; passes joined by
+    torch.compile, while as much is kept; or both joined, as in Megatron-LM with Transformer Engine."""
     loss: Literal["eager", "fused", "chunked"] = "eager"
     """Cross entropy over whole fp32 logits, in one fused kernel, or in chunks that are never all there."""
     flash_attention: bool = True

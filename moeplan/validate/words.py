@@ -54,7 +54,7 @@ def execution_settings(run: Run) -> list[str]:
     if (factor := capacity(f"{run.model} {text} {notes}".lower())) is not None:
         found.append(f"execution.capacity={factor}")
     if "compile" in text:
-        found.append("execution.kernels=fused")
+        found.append("execution.kernels=compiled")
     if re.search(r"loss fusion|ce fusion|all opts", f"{text} {notes}"):
         found.append("execution.loss=fused")
     if "unfused attention" in notes:

@@ -42,4 +42,4 @@ def test_the_interval_is_wider_where_seconds_are_assumed(one):
 def test_what_is_not_known_widens_the_interval(one):
     told, longer = forecast(one), forecast(one._replace(microbatches=2 * one.microbatches))
     both = widened(told, [longer])
-    assert (both.step_s, both.low_s, both.high_s) == (told.step_s, told.low_s, longer.high_s)
+    assert (both.step_s, both.low_s, both.high_s) == (told.step_s, told.low_s, longer.step_s)

@@ -45,7 +45,7 @@ def test_an_unknown_element_type_is_a_reason_to_skip():
         ("NCCL alltoall, no graphs", {"execution.dispatcher=all_to_all", "execution.graphs=none"}),
         ("hybridep cudagraph:full_iteration:None", {"execution.dispatcher=hybridep", "execution.graphs=step"}),
         ("cudagraph:transformer_engine:['attn']", {"execution.graphs=layers"}),
-        ("FSDP8 + torch.compile", {"execution.kernels=fused", "memory.zero=3"}),
+        ("FSDP8 + torch.compile", {"execution.kernels=compiled", "memory.zero=3"}),
         ("FSDP FULL_SHARD; GA 1", {"memory.zero=3"}),
         ("FSDP (no reshard after fwd) + TP", {"memory.zero=2"}),
         ("FSDP2 shard 4; LBS 2", {"memory.zero=3", "memory.optimizer_shards=4"}),
