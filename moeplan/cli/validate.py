@@ -47,6 +47,11 @@ def validate(
         scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
     )
     report.print_table(pair_rows(found.pairs), sys.stdout, title="runs that differ in one thing: time per token")
+    report.print_table(
+        scores.constant_rows(found),
+        sys.stdout,
+        title="constants fitted to these step times (the shipped are assumed)",
+    )
     report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
     report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
     report.print_table(scores.skipped_rows(found), sys.stdout)

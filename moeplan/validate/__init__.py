@@ -12,13 +12,14 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
+from moeplan.calibrate.constants import fit
 from moeplan.errors import SpecError
 from moeplan.resources.parameters import total_parameters
 from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.shipped import load_model, shipped
 from moeplan.validate.collectives import predict_collective
-from moeplan.validate.constants import left_out, timed, without_constants
+from moeplan.validate.constants import fitted, left_out, observed, timed, without_constants
 from moeplan.validate.degrees import global_batch, seq_len
 from moeplan.validate.disagreements import read_disagreements
 from moeplan.validate.flop import read_conventions
@@ -77,10 +78,11 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     ours = [row for row in products if held_out(row)]
     compared = list(_results(given.runs, jobs, runs.compare))
     steps = timed(compared, runs.forms)
+    constants = fit(observed(steps))
     results = [
         *compared,
         *without_constants(steps),
-        *(left_out(steps) if tables is None else ()),
+        *(left_out(steps, constants) if tables is None else ()),
         *_results(given.gemm, ours, lambda row: [_attempt(row.id, "gemm", lambda: predict_gemm(row, known))]),
         *_each(
             given.collectives,
@@ -92,7 +94,7 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     ]
     tokens = {run.id: global_batch(run) * seq_len(run) / run.gpus for run in jobs}
     pairs = ratios(read_pairs(PUBLISHED / "pairs.csv"), (r for r in results if isinstance(r, Outcome)), tokens)
-    return sorted_out(results, len(products) - len(ours))._replace(pairs=tuple(pairs))
+    return sorted_out(results, len(products) - len(ours))._replace(pairs=tuple(pairs), constants=fitted(constants))
 
 
 def _each(path: Path | None, kind: type[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:

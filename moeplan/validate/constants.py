@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moeplan.analytic.factors import on_classes
+from moeplan.analytic.factors import NAMES, on_classes
 from moeplan.analytic.forecast import Forecast, forecast, widened
 from moeplan.analytic.form import Floats
 from moeplan.calibrate.constants import Constants, Observation, fit
@@ -40,10 +40,17 @@ def without_constants(rows: Sequence[Timed]) -> list[Outcome]:
     return [_outcome(one, "step_time_no_constants", None) for one in rows]
 
 
-def left_out(rows: Sequence[Timed]) -> list[Outcome]:
-    """Outcomes with constants fitted to the runs of all other models: the measure step_time_left_out."""
+def fitted(constants: Constants) -> dict[str, dict[str, float]]:
+    """The factors of each accelerator by name, as a calibration's `constants` has them."""
+    return {name: dict(zip(NAMES, map(float, constants.of(name)), strict=True)) for name in sorted(constants.deviation)}
+
+
+def left_out(rows: Sequence[Timed], whole: Constants) -> list[Outcome]:
+    """Outcomes with constants fitted to the runs of all other models: the measure step_time_left_out.
+
+    Each fit starts from `whole`, that of all runs.
+    """
     every = observed(rows)
-    whole = fit(every)
     models = {one.model for one in every}
     blind = {model: fit([one for one in every if one.model != model], whole) for model in models}
     return [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,8 @@ class Validation(NamedTuple):
     """Rows of matrix products that are not compared, so that calibrations may be made from them."""
     pairs: tuple[Ratio, ...] = ()
     """Runs that differ in one thing."""
+    constants: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """By calibration: what its `constants` would be to explain these step times best."""
 
     def to_dict(self) -> dict[str, Any]:
         """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts."""
@@ -91,6 +94,7 @@ class Validation(NamedTuple):
             "listed": [listed_row(outcome) for outcome in self.outcomes if outcome.listed],
             "worst": [outcome_row(outcome) for measure in MEASURES for outcome in worst(self.outcomes, measure)],
             "pairs": pair_score(self.pairs),
+            "constants": {name: dict(values) for name, values in self.constants.items()},
             "skipped": reasons(self.skipped),
             "left_for_fits": self.left_for_fits,
         }
@@ -228,6 +232,11 @@ def interval_rows(validation: Validation) -> Rows:
         for measure, (rows, within, half_width) in told
         if rows
     ]
+
+
+def constant_rows(validation: Validation) -> Rows:
+    """Constants that would explain these step times best, for readers: one row per calibration."""
+    return [{"calibration": name, **values} for name, values in validation.constants.items()]
 
 
 def worst_rows(validation: Validation) -> Rows:

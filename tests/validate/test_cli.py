@@ -111,3 +111,15 @@ def test_a_missing_column_is_one_line_with_the_columns(moeplan, table):
 
 def test_a_wrong_format_is_said_before_any_work(moeplan):
     assert moeplan("--format", "xml")[0] == 2
+
+
+def test_constants_that_explain_ones_own_runs_are_told(moeplan, table):
+    """A run twice as slow as predicted asks for more host seconds and less of every rate, within what is plausible."""
+    rows = [json.loads(moeplan("--runs", table("runs", RUN), "--format", "json")[1])]
+    slow = RUN | {"measured_step_s": 2 * rows[0]["worst"][0]["predicted"]}
+    rows.append(json.loads(moeplan("--runs", table("runs", slow), "--format", "json")[1]))
+    before, after = (row["constants"]["h100"] for row in rows)
+    assert set(before) == {"gemm", "narrow_gemm", "attention", "hbm", "expert_bandwidth", "host"}
+    assert after["gemm"] < 0.85
+    assert after["host"] > 1.5
+    assert all(0.3 < value < 3 for value in after.values())
