@@ -70,12 +70,17 @@ class Form(NamedTuple):
 
 
 def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
-    """The step of `pricing`, whose graph is a mesh; SpecError for a schedule without a closed form."""
+    """The step of `pricing`, whose graph is a mesh; SpecError for a schedule without a closed form.
+
+    In DualPipe a position holds its stage for half of the micro-batches and its opposite's for the others.
+    """
     case, graph, machine, _ = pricing
     full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
     rows = [_row(pricing, what, number, full) for what, number in _kinds(pricing)]
     counts = _counts(pricing, [row.what for row in rows])
     positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
+    if schedule == "dualpipe":
+        counts = (counts + counts[::-1]) / 2
     scatter, gather = _once(pricing)
     split, nothing = case.memory.zero == 3 and positions == 1, np.zeros(positions)
     hides = case.execution.hidden

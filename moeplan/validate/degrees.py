@@ -66,7 +66,8 @@ def stage_layers(run: Run, model: ModelSpec, stages: int) -> tuple[int, ...]:
     """Layers of each stage as Megatron-LM cuts them; empty for even cuts.
 
     A layout that the row writes out is taken. Otherwise, where embedding and head as a layer each make the cut even,
-    the first and the last stage have one layer less; else stages are filled up and the last has what is left.
+    the first and the last stage have one layer less; else stages are filled up and the last has what is left. Where
+    nothing would be left, stages with one layer less are the last position's, which has the head beside them.
     """
     told = re.search(r"layout (E\S+L)", f"{run.dispatcher_or_overlap} {run.notes}")
     if told and len(counts := written_layout(told[1])) == stages and sum(counts) == model.num_layers:
@@ -79,7 +80,13 @@ def stage_layers(run: Run, model: ModelSpec, stages: int) -> tuple[int, ...]:
         return (each - 1, *[each] * (stages - 2), each - 1)
     each = -(-layers // stages)
     rest = layers - each * (stages - 1)
-    return (*[each] * (stages - 1), rest) if rest > 0 else ()
+    if rest > 0:
+        return (*[each] * (stages - 1), rest)
+    if each == 1:
+        return ()
+    pp = run.pp or stages
+    shorter = sorted(range(stages), key=lambda stage: (stage % pp != pp - 1, -stage))[: each * stages - layers]
+    return tuple(each - (stage in shorter) for stage in range(stages))
 
 
 def written_layout(text: str) -> tuple[int, ...]:

@@ -132,3 +132,11 @@ def test_a_module_for_a_further_token_is_one_more_layer_and_head_on_the_last_pos
     assert not more[:-1].any()
     assert more[-1].sum() == 3
     assert ((more[-1] == 1) == (plain.forward[-1] > 0)).all()
+
+
+def test_in_dualpipe_a_position_holds_two_opposite_stages(make_case, machine_of):
+    """Stages of 3, 2, 2 and 1 layers: the first and the last position run the mean of both."""
+    case = make_case(16, global_batch=64, seq_len=4096, **MODEL)
+    layout = Colocated(pp=4, dp=4, ep=4, split=(3, 2, 2, 1))
+    one, both = (formed(case, layout, name, machine_of(case)).forward for name in ("1f1b", "dualpipe"))
+    assert (both == (one + one[::-1]) / 2).all()

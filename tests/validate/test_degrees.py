@@ -74,11 +74,16 @@ def test_stages_that_would_hold_the_embedding_alone_are_fewer(run_row):
         ("deepseek-v3", 16, (*[4] * 15, 1)),
         ("deepseek-v3", 4, (16, 16, 16, 13)),
         ("deepseek-v3", 9, (6, *[7] * 7, 6)),
-        ("deepseek-v3", 32, ()),
     ],
 )
 def test_layers_of_stages(run_row, model, stages, layers):
     assert stage_layers(run_row(), load_model(model), stages) == layers
+
+
+def test_short_stages_are_the_last_positions(run_row):
+    """61 layers on 8 positions of 4 stages: 3 stages of 1, all beside the head."""
+    layers = stage_layers(run_row(pp=8, vpp=4), load_model("deepseek-v3"), 32)
+    assert [sum(layers[position::8]) for position in range(8)] == [8, 8, 8, 8, 8, 8, 8, 5]
 
 
 def test_a_written_layout_is_taken_where_it_fits(run_row):
