@@ -22,12 +22,17 @@ _HOMES = {
     "Colocated": "moeplan.layout",
     "Disaggregated": "moeplan.layout",
     "Estimate": "moeplan.estimator",
+    "Execution": "moeplan.spec.execution",
+    "Forecast": "moeplan.analytic.forecast",
     "Memory": "moeplan.spec.workload",
     "Piper": "moeplan.layout",
     "Plan": "moeplan.plan",
     "Ranking": "moeplan.ranking",
     "Recompute": "moeplan.layout",
+    "Tables": "moeplan.validate",
+    "Validation": "moeplan.validate.scores",
     "Workload": "moeplan.spec.workload",
+    "closed_form": "moeplan.closed",
     "estimate": "moeplan.estimator",
     "first_gpus": "moeplan.spec.cluster",
     "load_calibration": "moeplan.spec.shipped",
@@ -38,8 +43,10 @@ _HOMES = {
     "plot_split_by_length": "moeplan.plots",
     "read_plan": "moeplan.plan_file",
     "split_by_length": "moeplan.sweep",
+    "validation": "moeplan.validate:validate",
     "write_plan": "moeplan.plan_file",
 }
+"""Where a public name is defined; after a colon, what it is called there: no public name may be that of a module."""
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
@@ -47,7 +54,8 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when they are first used, so that `import moeplan` stays quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'moeplan' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home, _, there = _HOMES[name].partition(":")
+    return getattr(import_module(home), there or name)
 
 
 def __dir__() -> list[str]:

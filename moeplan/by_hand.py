@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated, Disaggregated, Layout, Piper, Recompute
+from moeplan.layout import Colocated, Disaggregated, Layout, Module, Piper, Recompute
 from moeplan.layouts import FAMILIES
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan
@@ -117,19 +117,32 @@ def as_options(plan: Plan) -> str:
     family, rule = str(plan.layout.__struct_config__.tag), plan.recompute
     words = [("" if word.isdecimal() or "," in word else "--") + word for word in describe(plan.layout).split()]
     degrees = " ".join(words) if describe(plan.layout) != "one rank" else ""
-    options = f"--family {family} {degrees} --recompute {rule.attention}/{rule.ffn} --schedule {plan.schedule.name}"
+    options = f"--family {family} {degrees} --recompute {rule_text(rule)} --schedule {plan.schedule.name}"
     return " ".join(options.split())
 
 
 def recompute_of(text: str) -> Recompute:
-    """`none`, `experts`, `full`, or both sides as `attention/ffn`, such as `full/experts`; SpecError otherwise."""
+    """`none`, `experts`, `full`, or both sides as `attention/ffn`, such as `full/experts`, and modules after a + each.
+
+    `none+norm+activation` computes these two again and keeps the rest. SpecError otherwise.
+    """
     short = {"none": "none/none", "experts": "none/experts", "full": "full/full"}
-    attention, _, ffn = short.get(text, text).partition("/")
+    rule, *modules = text.split("+")
+    attention, _, ffn = short.get(rule, rule).partition("/")
     if attention not in ("none", "full") or ffn not in ("none", "experts", "full"):
         raise SpecError(
-            f"--recompute {text!r}: right is none, experts, full, or attention/ffn, (none|full)/(none|experts|full)"
+            f"--recompute {text!r}: right is none, experts, full, or attention/ffn, (none|full)/(none|experts|full),"
+            " and modules after it, such as none+norm+activation"
         )
-    return Recompute(attention=attention, ffn=ffn)  # type: ignore[arg-type]
+    for module in modules:
+        if module not in get_args(Module):
+            raise SpecError(f"--recompute {text!r}: {module!r} is no module; there are {', '.join(get_args(Module))}")
+    return Recompute(attention=attention, ffn=ffn, modules=tuple(dict.fromkeys(modules)))  # type: ignore[arg-type]
+
+
+def rule_text(rule: Recompute) -> str:
+    """`rule` as `recompute_of` reads it."""
+    return "+".join([f"{rule.attention}/{rule.ffn}", *rule.modules])
 
 
 def split_of(text: str) -> tuple[int, ...]:

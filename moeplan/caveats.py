@@ -12,8 +12,8 @@ GIB = 1024**3
 ASSUMPTIONS = (
     "routing is balanced: every expert receives the same number of rows",
     "attention is causal; model FLOP leave recomputation out",
-    "rows inside a position are sent in all their copies and nothing hides them; between attention and FFN groups they"
-    " cross once per node where the layout says deduplicate",
+    "rows inside a position travel as `execution.dispatcher` and `execution.hidden` say, by default in all their copies"
+    " and hidden by nothing; between attention and FFN groups once per node where the layout says deduplicate",
     "memory counts parameters, gradients, optimizer state, activations and row buffers; `memory.usable` keeps the rest",
 )
 
@@ -31,6 +31,23 @@ def quantised_note(model: ModelSpec) -> str:
     if not model.checkpoint:
         return ""
     return f"model {model.name}: its checkpoint is quantised ({model.checkpoint}); weights count in the training type"
+
+
+def not_simulated(plan: Plan) -> tuple[str, ...]:
+    """What of the case acts on memory or on the closed form, and not on the seconds of the simulated step."""
+    case, hidden = plan.case, [kind for kind in ("gradients", "parameters") if kind in plan.case.execution.hidden]
+    told = {
+        f"execution.hidden {', '.join(hidden)}: hidden in the closed form alone; the simulated step waits for them": (
+            bool(hidden)
+        ),
+        "memory.zero 3: the closed form gathers weights for every micro-batch, the simulated step once": (
+            case.memory.zero == 3 and len(plan.graph.positions) == 1
+        ),
+        "memory.mtp: forwards and backwards of further tokens take seconds in the closed form alone": (
+            case.memory.mtp and case.model.mtp_layers > 0
+        ),
+    }
+    return tuple(text for text, true in told.items() if true)
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
@@ -56,4 +73,4 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         ),
         f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable": most > limit,
     }
-    return tuple(text for text, true in told.items() if true)
+    return (*(text for text, true in told.items() if true), *not_simulated(plan))

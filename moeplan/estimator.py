@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from moeplan.caveats import ASSUMPTIONS, mfu_basis, warnings_of
+from moeplan.analytic.forecast import Forecast
+from moeplan.by_hand import rule_text
+from moeplan.caveats import ASSUMPTIONS, mfu_basis, not_simulated, warnings_of
+from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of
 from moeplan.cost.durations import Machine, loads, predict
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
@@ -93,6 +96,8 @@ class Estimate(NamedTuple):
 
     plan: Plan
     stages: tuple[Stage, ...]
+    closed_form: Forecast | None = None
+    """The step without its order; None where there is none, as for two sides."""
 
     @property
     def worst(self) -> int:
@@ -101,14 +106,16 @@ class Estimate(NamedTuple):
 
     @property
     def short_bytes(self) -> float:
-        """By how much the fullest rank exceeds the usable HBM, or with what lies beside tensors all HBM; 0: it fits."""
-        case, fullest = self.plan.case, self.stages[self.worst]
-        held = sum(fullest.bytes)
-        return max(0.0, held - usable_bytes(case), held + sum(fullest.beside) - case.cluster.gpu.hbm_bytes)
+        """By how much the fullest rank's tensors exceed the usable HBM; 0 where it fits, as in the search.
+
+        What lies beside tensors is told, and lives in the share that is not usable.
+        """
+        return max(0.0, sum(self.stages[self.worst].bytes) - usable_bytes(self.plan.case))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, units in the names: the step, and `positions`, one row each."""
-        return {**estimate_facts(self), "positions": estimate_rows(self)}
+        """Plain numbers, units in the names: the step, its `closed_form`, and `positions`, one row each."""
+        closed = closed_dict(self.closed_form)
+        return {**estimate_facts(self), "closed_form": closed, "positions": estimate_rows(self)}
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per position."""
@@ -121,7 +128,9 @@ class Estimate(NamedTuple):
         memory, spent = estimate_tables(self)
         short = [f"does not fit: {self.short_bytes / GIB:.3g} GiB short per GPU"] if self.short_bytes else []
         tables = [html_table(facts), html_table(memory, title=HBM_TITLE), html_table(spent, title=SECONDS_TITLE)]
-        return "".join(tables) + html_lines(short)
+        if self.closed_form is not None:
+            tables.append(html_table(closed_rows(self.closed_form), title=closed_title(self.closed_form)))
+        return "".join(tables) + html_lines([*not_simulated(self.plan), *short])
 
 
 def estimate(
@@ -140,8 +149,7 @@ def estimate(
     recompute = validated(recompute, "recompute") if recompute is not None else None
     name = schedule or usual_schedule(layout)
     family = RECORDS[type(layout)]
-    if name not in FAMILIES[family].SCHEDULES:
-        raise SpecError(f"schedule {name!r} is not one of {family}: {', '.join(FAMILIES[family].SCHEDULES)}")
+    check_order(name, family, FAMILIES[family].SCHEDULES)
     machine = Machine(Fabric(build(case.cluster)), calibration)
     plan = outline(case, layout, schedule=name, recompute=recompute)
     actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
@@ -157,7 +165,8 @@ def estimate(
     kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
     busy = seconds_by_kind(plan, program, timeline)
     stages = [_stage(plan, number, kept[number], busy[number]) for number in range(len(plan.graph.positions))]
-    return Estimate(plan, tuple(stages))
+    mesh = not isinstance(layout, Disaggregated)
+    return Estimate(plan, tuple(stages), forecast_of(case, machine, layout, name, plan.recompute) if mesh else None)
 
 
 def _stage(plan: Plan, number: int, live: Live, busy: Mapping[str, float]) -> Stage:
@@ -263,7 +272,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "expert_data_parallel": expert_data_parallel(plan),
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
-        "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
+        "recompute": rule_text(plan.recompute),
         "step_s": predicted.step_s,
         "tokens_per_s": predicted.tokens_per_s,
         "model_flop": predicted.model_flop,

@@ -13,7 +13,7 @@ from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Mesh, Piper, Position, StageGraph, assemble, check_positive, grid, split_evenly
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
-from moeplan.spec.model import ModelSpec, kv_heads
+from moeplan.spec.model import Mamba2, ModelSpec, kv_heads, moe_layers
 
 
 def mesh_of(layout: Mesh) -> Colocated:
@@ -74,10 +74,10 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
             sum(layout.split) in (0, model.num_layers),
             f"split {list(layout.split)} has {sum(layout.split)} layers, not {model.num_layers}",
         ),
-        (model.attention.heads % layout.tp == 0, f"{model.attention.heads} heads % tp {layout.tp} is not 0"),
+        (not (reason := uncut(model, layout.tp)), reason),
         (
-            kv_heads(model.attention) % layout.tp == 0 or layout.tp % kv_heads(model.attention) == 0,
-            f"{kv_heads(model.attention)} key-value heads and tp {layout.tp} do not divide each other",
+            moe_layers(model) > 0 or layout.etp in (1, layout.tp),
+            f"etp {layout.etp} for a model without experts; it may be 1, or tp {layout.tp}",
         ),
     ]
     for right, message in rules:
@@ -85,8 +85,27 @@ def check_degrees(model: ModelSpec, layout: Colocated, world: int) -> None:
             raise SpecError(f"layout: {message}")
 
 
+def uncut(model: ModelSpec, tp: int) -> str:
+    """Why `tp` ranks cannot share the model's heads; empty where they can.
+
+    Heads of queries and of a mixer are divided; those that several of them share are divided, or held several times.
+    """
+    mixer, attention = model.mixer, model.attention
+    divided = {"heads": attention.heads}
+    shared = {"key-value heads": kv_heads(attention)}
+    if isinstance(mixer, Mamba2):
+        divided["heads of the mixer"], shared["groups of the mixer"] = mixer.heads, mixer.groups
+    elif mixer is not None:
+        divided["value heads of the mixer"], shared["key heads of the mixer"] = mixer.value_heads, mixer.key_heads
+    wrong = [f"{n} {name} % tp {tp} is not 0" for name, n in divided.items() if n % tp]
+    apart = [f"{n} {name} and tp {tp} do not divide each other" for name, n in shared.items() if n % tp and tp % n]
+    return next(iter(wrong + apart), "")
+
+
 def check_experts(model: ModelSpec, ep: int, world: int) -> None:
-    """SpecError that lists the degrees that would do, unless `ep` divides the experts."""
+    """SpecError that lists the degrees that would do, unless `ep` divides the experts; without experts it is 1."""
+    if ep > 1 and not moe_layers(model):
+        raise SpecError(f"layout: ep {ep} for a model without experts; it may be 1")
     if model.experts and model.experts % ep:
         right = [str(d) for d in range(1, min(model.experts, world) + 1) if model.experts % d == 0]
         raise SpecError(f"layout: {model.experts} experts % ep {ep} is not 0; ep may be {', '.join(right)}")
@@ -133,11 +152,12 @@ def meshes(case: Case, chosen: Mapping[str, Sequence[int]], *, widest_tp: int, w
     """
     virtual, sizes = chosen.get("vpp", VIRTUAL_STAGES), chosen.get("micro_batch", MICRO_BATCHES)
     model, world = case.model, num_ranks(case.cluster)
+    experts = model.experts if moe_layers(model) else 1
     for pp in (d for d in divisors(world) if d <= model.num_layers):
         per_stage = world // pp
-        for tp in (d for d in divisors(per_stage) if d <= widest_tp and model.attention.heads % d == 0):
+        for tp in (d for d in divisors(per_stage) if d <= widest_tp and not uncut(model, d)):
             dp = per_stage // tp
-            for ep in (d for d in divisors(max(model.experts, 1)) if d <= widest_ep):
+            for ep in (d for d in divisors(experts) if d <= widest_ep):
                 if per_stage % lcm(tp, ep):
                     continue
                 for vpp in (v for v in virtual if pp * v <= model.num_layers and (v == 1 or pp > 1)):

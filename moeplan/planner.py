@@ -17,7 +17,7 @@ from moeplan.caveats import ASSUMPTIONS, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
-from moeplan.mesh import check_experts
+from moeplan.mesh import check_experts, uncut
 from moeplan.optimizer.candidate import has
 from moeplan.optimizer.disaggregate import DEPTHS, search_disaggregated
 from moeplan.optimizer.evaluate import usable_bytes
@@ -115,10 +115,7 @@ def _wrong(case: Case, family: str, fixed: Mapping[str, int]) -> str:
             world % prod(factors.values()) == 0,
             f"{' * '.join(f'{n} {v}' for n, v in factors.items())} does not divide {world} GPUs",
         ),
-        (
-            model.attention.heads % fixed.get("tp", 1) == 0,
-            f"{model.attention.heads} heads % tp {fixed.get('tp')} is not 0",
-        ),
+        (not (reason := uncut(model, fixed.get("tp", 1))), reason),
         (fixed.get("cp", 1) == 1, f"cp {fixed.get('cp')} is not planned; cp may be 1"),
         (fixed.get("etp", 1) == 1, f"etp {fixed.get('etp')} is not searched; etp may be 1"),
         (fixed.get("pp", 1) * fixed.get("vpp", 1) <= model.num_layers, f"pp * vpp exceeds {model.num_layers} layers"),
@@ -129,7 +126,7 @@ def _wrong(case: Case, family: str, fixed: Mapping[str, int]) -> str:
             f"micro_batch {fixed.get('micro_batch')} > {case.workload.global_batch} sequences of a step",
         ),
         (
-            fixed.get("attention_gpus", 1) + fixed.get("ffn_gpus", 1) <= world,
+            family != disaggregated.NAME or fixed.get("attention_gpus", 1) + fixed.get("ffn_gpus", 1) <= world,
             f"attention {fixed.get('attention_gpus', 1)} + ffn {fixed.get('ffn_gpus', 1)} ranks > {world} GPUs",
         ),
         (

@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from moeplan.caveats import mfu_basis
+from moeplan.caveats import mfu_basis, not_simulated
+from moeplan.closed import closed_rows, closed_title
 from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
@@ -22,6 +23,7 @@ from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
 
 if TYPE_CHECKING:
+    from moeplan.analytic.forecast import Forecast
     from moeplan.simulate import Metrics
 
 GIB = 1024**3
@@ -54,7 +56,9 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
-        "recompute": f"attention {plan.recompute.attention}, ffn {plan.recompute.ffn}",
+        "recompute": ", ".join(
+            [f"attention {plan.recompute.attention}", f"ffn {plan.recompute.ffn}", *plan.recompute.modules]
+        ),
         **prediction_row(plan),
         "peak_flop_per_s": told.peak_flop_per_s,
         "mfu_of": mfu_basis(plan.case, told.peak_flop_per_s),
@@ -81,13 +85,24 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
 
 
 def print_estimate(told: Estimate, out: TextIO) -> None:
-    """The step, then per position memory and seconds; the fullest position is marked with *."""
+    """The step, then per position memory and seconds, then the closed form; the fullest position is marked with *."""
     print_table([{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()], out)
     memory, spent = estimate_tables(told)
     print_table(memory, out, title=HBM_TITLE)
     print_table(spent, out, title=SECONDS_TITLE)
+    print_closed_form(told.closed_form, out)
+    for note in not_simulated(told.plan):
+        print(note, file=out)
     if told.short_bytes:
         print(f"does not fit: {told.short_bytes / GIB:.3g} GiB short per GPU", file=out)
+
+
+def print_closed_form(told: Forecast | None, out: TextIO) -> None:
+    """The step in closed form with its interval and its parts, or in one word that there is none."""
+    if told is None:
+        print("closed form: none", file=out)
+    else:
+        print_table(closed_rows(told), out, title=closed_title(told))
 
 
 def position_rows(plan: Plan) -> Rows:

@@ -36,7 +36,7 @@ def cell(value: Any, column: str) -> str:
     """One value as a table shows it: four digits, shares in percent, yes and no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float) and column in ("mfu", "bubble"):
+    if isinstance(value, float) and column in ("mfu", "bubble", "share"):
         return f"{value:.1%}"
     if isinstance(value, int):
         return f"{value:,}"

@@ -76,6 +76,10 @@ def _carried_out(plan: Plan) -> Iterator[str]:
             yield f"execution.{name} {_text(found)} cannot be run, {_text(right)} can"
     if plan.case.memory.zero > 1:
         yield f"memory.zero {plan.case.memory.zero} cannot be run, 0 and 1 can"
+    if plan.case.memory.mtp and plan.case.model.mtp_layers:
+        yield f"memory.mtp true with mtp_layers {plan.case.model.mtp_layers} cannot be run, false can"
+    if plan.case.memory.dropout:
+        yield "memory.dropout true cannot be run, false can"
     if plan.case.memory.offload:
         yield f"memory.offload {plan.case.memory.offload:g} cannot be run, 0 can"
     if plan.recompute.modules:

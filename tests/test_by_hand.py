@@ -2,7 +2,8 @@
 
 import pytest
 
-from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
+from moeplan.by_hand import ByHand, as_options, layout_of, recompute_of, rule_text, split_of
+from moeplan.draft import draft
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.layouts import stages
@@ -68,16 +69,31 @@ def test_two_sides_take_the_nics_of_their_gpus(make_case):
         ("experts", Recompute(ffn="experts")),
         ("full", Recompute(attention="full", ffn="full")),
         ("full/none", Recompute(attention="full")),
+        ("none+norm+activation", Recompute(modules=("norm", "activation"))),
+        ("full/experts+latent_up", Recompute(attention="full", ffn="experts", modules=("latent_up",))),
+        ("none+norm+norm", Recompute(modules=("norm",))),
     ],
 )
 def test_recompute_is_one_word_or_one_per_side(text, rule):
     assert recompute_of(text) == rule
+    assert recompute_of(rule_text(rule)) == rule
 
 
-@pytest.mark.parametrize("text", ["", "all", "experts/none", "none/none/none", "full/"])
+@pytest.mark.parametrize("text", ["", "all", "experts/none", "none/none/none", "full/", "norm"])
 def test_other_recompute_is_refused(text):
     with pytest.raises(SpecError, match=r"--recompute .*: right is none, experts, full, or attention/ffn"):
         recompute_of(text)
+
+
+@pytest.mark.parametrize("text", ["none+", "none+gelu", "full+norm+Norm"])
+def test_other_modules_are_refused_with_those_there_are(text):
+    with pytest.raises(SpecError, match=r"is no module; there are core_attention, norm, .*every_other_product"):
+        recompute_of(text)
+
+
+def test_options_of_a_plan_give_its_modules(make_case):
+    plan = draft(make_case(4), Colocated(dp=4), schedule="1f1b", recompute=Recompute(modules=("norm", "dense")))
+    assert as_options(plan) == "--family colocated --dp 4 --recompute none/none+norm+dense --schedule 1f1b"
 
 
 def test_a_split_is_numbers_between_commas():

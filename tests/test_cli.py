@@ -311,6 +311,125 @@ def test_what_the_executor_would_refuse_is_a_warning_of_the_plan(moeplan, tmp_pa
     assert "cannot be run" in moeplan("run", "plan.json").line
 
 
+def test_an_estimate_tells_the_closed_form_with_its_parts(moeplan):
+    options = ["estimate", *CASE, "--pp", 2, "--ep", 2]
+    table, told = moeplan(*options).out, json.loads(moeplan(*options, "--format", "json").out)
+    closed = told["closed_form"]
+    assert set(closed) == {"step_s", "low_s", "high_s", "parts"}
+    assert f"closed form: {closed['step_s']:.4g} s; nine of ten steps between {closed['low_s']:.4g} and" in table
+    for part in closed["parts"]:
+        assert set(part) == {"name", "what", "seconds", "share", "source"}
+        (line,) = (line for line in table.splitlines() if line.split()[:1] == [part["name"]] and part["what"] in line)
+        assert line.split()[-2:] == [f"{part['share']:.1%}", part["source"]]
+
+
+def test_two_sides_have_no_closed_form_and_that_is_no_error(moeplan):
+    options = ["estimate", *CASE, "--attention-gpus", 2, "--ffn-gpus", 2]
+    assert "closed form: none\n" in moeplan(*options).out
+    assert json.loads(moeplan(*options, "--format", "json").out)["closed_form"] is None
+
+
+def test_a_schedule_without_an_order_is_answered_by_the_closed_form_alone(moeplan, tmp_path):
+    options = ["estimate", *CASE, "--pp", 4, "--schedule", "dualpipe"]
+    done = moeplan(*options)
+    assert done.code == 0
+    assert "closed form: " in done.out
+    assert done.line == "note: schedule 'dualpipe' has a closed form alone: no memory, not simulated, cannot be run"
+    told = json.loads(moeplan(*options, "--format", "json").out)
+    assert told["closed_form"]["step_s"] == pytest.approx(sum(part["seconds"] for part in told["closed_form"]["parts"]))
+    assert [row["name"] for row in rows_of(moeplan(*options, "--format", "csv").out)] == [
+        part["name"] for part in told["closed_form"]["parts"]
+    ]
+    refused = moeplan(*options, "-o", "plan.json")
+    assert refused.code == 2
+    assert "no order that a plan could hold" in refused.line
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_context_parallelism_is_estimated_and_written_and_not_run(moeplan, tmp_path):
+    done = moeplan("estimate", *CASE, "--cp", 2, "--ep", 2, "--format", "json", "-o", "plan.json")
+    assert done.code == 0
+    told = json.loads(done.out)
+    assert told["data_parallel"] == 2
+    assert "context" in {part["name"] for part in told["closed_form"]["parts"]}
+    plan = read_plan(tmp_path / "plan.json")
+    assert (plan.layout.cp, plan.graph.cp) == (2, 2)
+    again = json.loads(moeplan("simulate", "plan.json", "--format", "json").out)
+    assert again["step_s"] == told["step_s"]
+    assert any(warning.startswith("moeplan run: cp 2 cannot be run") for warning in plan.warnings)
+    refused = moeplan("run", "plan.json")
+    assert refused.code == 2
+    assert "cp 2 cannot be run" in refused.line
+
+
+def test_modules_may_be_computed_again(moeplan, tmp_path):
+    options = ["--recompute", "experts+norm+activation"]
+    done = moeplan("estimate", *CASE, *options, "-o", "plan.json")
+    assert done.code == 0
+    assert "none/experts+norm+activation" in done.out
+    assert read_plan(tmp_path / "plan.json").recompute.modules == ("norm", "activation")
+    shown = json.loads(moeplan("show", "plan.json", "--format", "json").out)
+    assert shown["recompute"] == "attention none, ffn experts, norm, activation"
+    assert "recompute of modules norm, activation cannot be run" in moeplan("run", "plan.json").line
+
+
+WIDE = [
+    *("--model", "deepseek-moe-16b", "--set", "model.num_layers=4", "--cluster", "h800-16x8", "--gpus", "16"),
+    *("--seq-len", "4096", "--global-batch", "64"),
+]
+CARRIED_OUT = ["linear=mxfp8", "kernels=fused", "dispatcher=deepep", "hidden=expert,tensor"]
+
+
+@pytest.mark.parametrize("setting", CARRIED_OUT)
+def test_how_a_step_is_carried_out_reaches_the_search(moeplan, tmp_path, setting):
+    """Across nodes, so that the dispatcher and what hides it matter."""
+    degrees = ["--set", "layout.ep=16", "--set", "layout.pp=1", "--set", "layout.tp=1"]
+    step_s = []
+    for settings in ([], ["--set", f"execution.{setting}"]):
+        done = moeplan("optimize", *WIDE, "--family", "colocated", *degrees, *settings, "--format", "json")
+        assert done.code == 0
+        step_s.append(json.loads(done.out)["ranking"][0]["step_s"])
+    assert step_s[1] < step_s[0]
+    name, value = setting.split("=")
+    kept = getattr(read_plan(tmp_path / "plan.json").case.execution, name)
+    assert kept == (("expert", "tensor") if name == "hidden" else value)
+    assert f"execution.{name}" in moeplan("run", "plan.json").line
+
+
+@pytest.mark.parametrize("setting", ["memory.zero=3", "memory.offload=1"])
+def test_where_the_state_is_reaches_the_search(moeplan, setting):
+    static = []
+    for settings in ([], ["--set", setting]):
+        options = ["--family", "colocated", "--set", "layout.pp=1", "--set", "layout.ep=1", *settings]
+        assert moeplan("optimize", *WIDE, *options).code == 0
+        static.append(json.loads(moeplan("show", "plan.json", "--format", "json").out)["positions"][0]["static_gib"])
+    assert static[1] < 0.9 * static[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("execution.linear=fp9", "right is fp8, fp8_block, mxfp8, nvfp4, same"),
+        ("execution.kernels=quick", "eager, fused"),
+        ("execution.dispatcher=mpi", "right is all_gather, all_to_all, deepep, hybridep"),
+        ("execution.hidden=tensor,all", "right is context, expert, gradients, parameters, tensor"),
+        ("memory.zero=4", "<= 3"),
+        ("memory.offload=2", "<= 1"),
+    ],
+)
+def test_what_is_no_way_to_carry_out_a_step_is_refused_with_those_there_are(moeplan, setting, words):
+    for command in ("estimate", "optimize"):
+        done = moeplan(command, *CASE, "--set", setting)
+        assert done.code == 2
+        assert words in done.line
+
+
+def test_what_is_not_simulated_stands_below_the_closed_form(moeplan):
+    told = moeplan("estimate", *CASE, "--set", "execution.hidden=gradients").out
+    _, below = told.split("closed form: ")
+    assert "execution.hidden gradients: hidden in the closed form alone" in below
+
+
 def test_an_estimate_that_does_not_fit_says_so_and_is_no_error(moeplan):
     done = moeplan("estimate", *CASE, "--set", "memory.usable=0.0001")
     assert done.code == 0

@@ -2,11 +2,19 @@
 
 import pytest
 
+from moeplan.analytic.forecast import SPREAD
+from moeplan.analytic.form import CLASSES
+from moeplan.analytic.step import Step
+from moeplan.by_hand import recompute_of
+from moeplan.closed import MEANING, ONLY_CLOSED, closed_dict, closed_form
+from moeplan.errors import SpecError
 from moeplan.estimator import GIB, Bytes, estimate, estimate_rows
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.resources.memory import State, static_bytes
 from moeplan.resources.parameters import total_parameters
-from moeplan.spec.shipped import load_calibration
+from moeplan.spec.model import moe_layers
+from moeplan.spec.override import override
+from moeplan.spec.shipped import load_calibration, shipped
 from moeplan.spec.workload import Memory
 
 LAYOUTS = {
@@ -85,3 +93,157 @@ def test_half_the_layers_are_half_the_flop_of_layers(make_case):
     head = flop[0] - (flop[1] - flop[0])
     assert (flop[0] - head) * 2 == pytest.approx(flop[1] - head)
     assert head == pytest.approx(6 * 64 * 512 * 64 * 16)
+
+
+def test_a_mesh_has_a_closed_form_beside_the_simulated_step_and_two_sides_have_none(told):
+    closed = told.closed_form
+    if isinstance(told.plan.layout, Disaggregated):
+        assert closed is None
+        assert told.to_dict()["closed_form"] is None
+        assert "closed form" not in told._repr_html_()
+        return
+    assert closed.low_s < closed.step_s < closed.high_s
+    assert closed == closed_form(
+        told.plan.case,
+        load_calibration("h800"),
+        told.plan.layout,
+        schedule=told.plan.schedule.name,
+        recompute=told.plan.recompute,
+    )
+    plain = told.to_dict()["closed_form"]
+    assert (plain["step_s"], plain["low_s"], plain["high_s"]) == closed[:3]
+    assert sum(part["seconds"] for part in plain["parts"]) == pytest.approx(closed.step_s)
+    assert sum(part["share"] for part in plain["parts"]) == pytest.approx(1)
+    assert {part["source"] for part in plain["parts"]} <= set(SPREAD)
+    for part in plain["parts"]:
+        assert MEANING[part["name"]] in told._repr_html_()
+
+
+def test_every_part_of_a_closed_form_has_a_meaning():
+    assert {*CLASSES, *Step._fields} - {"compute"} == set(MEANING)
+
+
+@pytest.mark.parametrize("schedule", ONLY_CLOSED)
+def test_orders_that_nobody_wrote_have_a_closed_form_and_are_not_simulated(schedule, make_case):
+    """Their bubbles are no larger than that of 1F1B."""
+    case, layout, calibration = make_case(8, global_batch=64), Colocated(pp=4, dp=2), load_calibration("h800")
+    closed, usual = (closed_form(case, calibration, layout, schedule=name) for name in (schedule, "1f1b"))
+    assert closed.step_s <= usual.step_s
+    assert _bubble(closed) <= _bubble(usual) * (1 + 1e-9)
+    with pytest.raises(SpecError, match="has a closed form alone; simulated and run are 1f1b, interleaved, gpipe"):
+        estimate(case, calibration, layout, schedule=schedule)
+
+
+def _bubble(told):
+    return sum(part.seconds for part in told.parts if part.name == "bubble")
+
+
+def test_an_unknown_schedule_is_refused_with_those_there_are(make_case):
+    case, calibration = make_case(4), load_calibration("h800")
+    with pytest.raises(SpecError, match=r"'zb' has no closed form; right is one of gpipe, .*dualpipe"):
+        closed_form(case, calibration, Colocated(dp=4), schedule="zb")
+    with pytest.raises(
+        SpecError, match=r"'zb' is not one of colocated: .*; zb-h1, .*dualpipe have a closed form alone"
+    ):
+        estimate(case, calibration, Colocated(dp=4), schedule="zb")
+    with pytest.raises(SpecError, match="'dualpipe' is not one of disaggregated: af-pipe"):
+        estimate(case, calibration, Disaggregated(attention_gpus=2, ffn_gpus=2), schedule="dualpipe")
+
+
+WIDE = {"num_layers": 4, "hidden": 2048, "expert_width": 2048, "experts": 16, "vocab": 32000, "top_k": 4}
+"""Large enough that kernels take longer than their launches."""
+
+
+@pytest.fixture(scope="module")
+def wide(make_case):
+    """wide(layout, *settings): the estimate of a wide model on two nodes."""
+
+    def told(layout, *settings, calibration="h800"):
+        case = make_case(16, seq_len=4096, global_batch=64, **WIDE)
+        return estimate(override(case, settings), load_calibration(calibration), layout)
+
+    return told
+
+
+FASTER = {
+    "8 bits": (Colocated(dp=16, ep=8), "execution.linear=fp8"),
+    "blocks of 8 bits": (Colocated(dp=16, ep=8), "execution.linear=mxfp8"),
+    "fused passes": (Colocated(dp=16, ep=8), "execution.kernels=fused"),
+    "a token once per node": (Colocated(dp=16, ep=16), "execution.dispatcher=deepep"),
+    "hidden dispatch": (Colocated(dp=16, ep=16), "execution.hidden=expert"),
+    "hidden tensor parallelism": (Colocated(tp=2, dp=8, ep=8, etp=1), "execution.hidden=tensor"),
+    "hidden keys and values": (Colocated(cp=2, dp=8, ep=8), "execution.hidden=context"),
+}
+
+
+@pytest.mark.parametrize("name", FASTER)
+def test_what_others_carry_out_better_is_faster_simulated_and_in_closed_form(name, wide):
+    layout, setting = FASTER[name]
+    before, after = wide(layout), wide(layout, setting)
+    assert after.plan.predictions.step_s < before.plan.predictions.step_s
+    assert after.closed_form.step_s < before.closed_form.step_s
+
+
+def test_deepep_moves_fewer_bytes_between_nodes(wide):
+    """A token with 4 copies for 2 nodes crosses once per node and not once per copy."""
+    seconds = [
+        sum(
+            part.seconds for part in wide(Colocated(dp=16, ep=16), *settings).closed_form.parts if part.name == "expert"
+        )
+        for settings in ((), ("execution.dispatcher=deepep",))
+    ]
+    assert seconds[1] < 0.8 * seconds[0]
+
+
+def test_divided_and_offloaded_state_takes_less_of_the_hbm(wide):
+    """ZeRO 3 divides weights and gradients over 16 ranks too; offloaded states are in the host's memory instead."""
+    layout = Colocated(dp=16)
+    plain, split, away = wide(layout), wide(layout, "memory.zero=3"), wide(layout, "memory.offload=1")
+    first = [told.stages[0].bytes for told in (plain, split, away)]
+    assert first[1].weights == pytest.approx(first[0].weights / 16)
+    assert first[1].gradients == pytest.approx(first[0].gradients / 16)
+    assert first[2].main + first[2].optimizer == 0
+    assert away.stages[0].host_bytes == pytest.approx(first[0].main + first[0].optimizer)
+    assert plain.stages[0].host_bytes == 0
+    assert away.plan.predictions.step_s > plain.plan.predictions.step_s
+    assert away.closed_form.step_s > plain.closed_form.step_s
+
+
+@pytest.mark.parametrize("hidden", ["gradients", "parameters"])
+def test_what_only_the_closed_form_hides_is_a_warning_of_the_plan(hidden, wide):
+    before, after = wide(Colocated(dp=16, ep=8)), wide(Colocated(dp=16, ep=8), f"execution.hidden={hidden}")
+    assert after.closed_form.step_s < before.closed_form.step_s
+    assert after.plan.predictions.step_s == before.plan.predictions.step_s
+    assert any(f"execution.hidden {hidden}: hidden in the closed form alone" in w for w in after.plan.warnings)
+    assert "hidden in the closed form alone" in after._repr_html_()
+    assert not any("closed form" in warning for warning in before.plan.warnings)
+
+
+def test_context_parallel_ranks_keep_half_the_activations_each(wide):
+    """Two ranks share the tokens of one sequence."""
+    kept = [
+        wide(layout).stages[0].bytes.activations for layout in (Colocated(dp=16, ep=8), Colocated(cp=2, dp=8, ep=8))
+    ]
+    assert kept[1] == pytest.approx(kept[0] / 2, rel=0.05)
+
+
+def test_modules_computed_again_are_not_kept(wide, make_case):
+    case, calibration = make_case(16, seq_len=4096, global_batch=64, **WIDE), load_calibration("h800")
+    plain, less = (
+        estimate(case, calibration, Colocated(dp=16, ep=8), recompute=recompute_of(text))
+        for text in ("none", "none+norm+activation")
+    )
+    assert less.stages[0].bytes.activations < plain.stages[0].bytes.activations
+    assert less.plan.predictions.step_s > plain.plan.predictions.step_s
+    assert less.to_dict()["recompute"] == "none/none+norm+activation"
+
+
+@pytest.mark.parametrize("model", shipped("model"))
+def test_every_model_that_ships_has_a_closed_form_whose_parts_add_up(model, make_case):
+    case = override(make_case(8, model=model, seq_len=4096, global_batch=64), ["memory.mtp=true"])
+    layout = Colocated(tp=2, pp=2, dp=2, ep=2 if case.model.experts else 1)
+    closed = closed_form(case, load_calibration("h800"), layout)
+    parts = closed_dict(closed)["parts"]
+    assert sum(part["seconds"] for part in parts) == pytest.approx(closed.step_s)
+    assert all(part["seconds"] > 0 for part in parts)
+    assert ("expert" in {part["name"] for part in parts}) == bool(moe_layers(case.model))

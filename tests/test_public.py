@@ -3,11 +3,13 @@
 from importlib.util import find_spec
 from types import ModuleType
 
+import pandas as pd
 import pytest
 from msgspec import structs
 
 import moeplan as mp
 from moeplan.errors import SpecError
+from moeplan.validate import published
 
 
 @pytest.mark.parametrize("name", mp.__all__)
@@ -46,6 +48,21 @@ def test_records_made_in_python_are_held_to_the_rules_of_files(case, wrong):
 def test_so_are_layouts(case, layout):
     with pytest.raises(SpecError, match="layout: Expected"):
         mp.estimate(case, mp.load_calibration("laptop"), layout)
+
+
+def test_an_estimate_has_its_closed_form(case):
+    told = mp.estimate(case, mp.load_calibration("laptop"), mp.Colocated(dp=2))
+    assert isinstance(told.closed_form, mp.Forecast)
+    faster = structs.replace(case, execution=mp.Execution(graphs="step"))
+    assert mp.closed_form(faster, mp.load_calibration("laptop"), mp.Colocated(dp=2)).step_s < told.closed_form.step_s
+
+
+def test_measurements_of_ones_own_are_compared(tmp_path):
+    table = pd.read_csv(published().runs).head(1).assign(id="MY-1", measured_step_s=1.0)
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    told = mp.validation(mp.Tables(runs=tmp_path / "mine.csv"))
+    assert isinstance(told, mp.Validation)
+    assert told.to_dict()["overall"]["step_time"]["rows"] == 1
 
 
 def test_one_name_is_not_a_list_of_letters(case):

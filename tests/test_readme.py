@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from moeplan import cli
+from moeplan.cli import app
+from moeplan.spec.execution import Execution
+from moeplan.spec.huggingface import FAMILIES
+from moeplan.spec.shipped import shipped
+from moeplan.validate import validate
+from moeplan.validate.pairs import pair_score
+from moeplan.validate.scores import score
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -22,3 +29,75 @@ def test_the_sample_is_what_the_command_prints(monkeypatch, capsys, tmp_path):
     assert ended.value.code == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert printed[: len(expected)] == expected
+
+
+SOURCES = ("BRG", "DGX", "MLP", "N24", "SMX")
+EXACT = ("SMX", "CIG", "SEQ")
+DENSE, MOE = (lambda o, kind=kind: o.kind == kind for kind in ("dense", "moe"))
+FIGURES = [
+    ("step time as shipped, all", "step_time", lambda o: True),
+    ("- dense", "step_time", DENSE),
+    ("- MoE", "step_time", MOE),
+    ("step time from kernels and links alone, all", "step_time_no_constants", lambda o: True),
+    ("- dense", "step_time_no_constants", DENSE),
+    ("- MoE", "step_time_no_constants", MOE),
+    ("step time of a model that the constants never saw, all", "step_time_left_out", lambda o: True),
+    ("- dense", "step_time_left_out", DENSE),
+    ("- dense, of BRG, DGX, MLP, N24, SMX", "step_time_left_out", lambda o: DENSE(o) and o.source in SOURCES),
+    ("- MoE", "step_time_left_out", MOE),
+    ("peak memory of SMX, CIG, SEQ", "peak_memory", lambda o: o.source in EXACT),
+    ("peak memory, other rows", "peak_memory", lambda o: o.source not in EXACT),
+    ("FLOP per token", "flop", lambda o: True),
+    ("matrix products", "gemm", lambda o: True),
+    ("collectives of 1 MiB and more", "collectives", lambda o: True),
+    ("single layers and kernels", "layers", lambda o: True),
+    ("parameters", "parameters", lambda o: True),
+]
+"""How a row of the table begins, in its order, and what it is about."""
+
+
+def test_how_far_to_trust_it_is_what_validate_finds():
+    """Median and 90th percentile of every row, within a tenth of what is written or half a point."""
+    section = README.split("## How far to trust it")[1].split("## ")[0]
+    table = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    *told, pairs = (row for row in table if not row[0].startswith("---"))
+    found = validate()
+    assert len(told) == len(FIGURES)
+    for (start, measure, wanted), row in zip(FIGURES, told, strict=True):
+        assert row[0].startswith(start)
+        scored = score(o for o in found.outcomes if o.measure == measure and wanted(o))
+        assert int(row[1].split(" ")[0].replace(",", "")) == scored.rows
+        assert [_percent(text) for text in row[2:4]] == pytest.approx(_percents(*scored[1:3]), rel=0.1, abs=0.5), row
+    scored = pair_score(found.pairs)
+    assert [_percent(text) for text in pairs[2:4]] == pytest.approx(
+        _percents(scored["median_ape"], scored["p90_ape"]), rel=0.1, abs=0.5
+    )
+
+
+def _percent(text):
+    return float(text.split(" %")[0])
+
+
+def _percents(*values):
+    return [100 * value for value in values]
+
+
+def test_everything_that_ships_or_may_be_set_is_named():
+    words = set(re.findall(r"[\w.-]+", README))
+    assert set(shipped("cluster")) <= words
+    assert "generic" in words
+    assert set(FAMILIES) - {"minimax", "llama4_text"} <= words
+    for name in Execution.__struct_fields__:
+        assert {f"execution.{name}", f".{name}"} & words, name
+        for value in _values(Execution.__annotations__[name]):
+            assert value in words, (name, value)
+
+
+def test_every_command_is_in_the_table():
+    for command in app.registered_commands:
+        assert f"| `moeplan {command.callback.__name__}" in README
+
+
+def _values(annotation):
+    """Words of a Literal, as they stand in its source."""
+    return re.findall(r'"([a-z_0-9]+)"', annotation)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.analytic.bubble import bubble
+from moeplan.analytic.further import JOIN, further_pieces, joined
 from moeplan.batch import Batch
 from moeplan.cost import Cost, Parts
 from moeplan.cost.compute import weakest
@@ -44,7 +45,7 @@ class Form(NamedTuple):
     bubble: Floats
     """Micro-batches' worth of the mean position but for the slowest."""
     hop_s: Floats
-    """From one position to the next, once."""
+    """From one position to the next: the mean, and the slowest, which a full pipeline waits for [2]."""
     hops: Floats
     """How many of them the step waits for while the pipeline fills and drains, and once it is full [2]."""
     scatter_s: Floats
@@ -77,11 +78,16 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
     case, graph, machine, _ = pricing
     full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
     rows = [_row(pricing, what, number, full) for what, number in _kinds(pricing)]
+    if JOIN in further_pieces(pricing):
+        there, back = joined(pricing, full[-1])
+        nothing_again = [0.0] * len(CLASSES)
+        rows.append(_Row(JOIN, _columns(there, 0.0), _columns(back, 0.0), nothing_again, there.source, there.source))
     counts = _counts(pricing, [row.what for row in rows])
     positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
     if schedule == "dualpipe":
         counts = (counts + counts[::-1]) / 2
     scatter, gather = _once(pricing)
+    hops_s = _hops_s(pricing, full)
     split, nothing = case.memory.zero == 3 and positions == 1, np.zeros(positions)
     hides = case.execution.hidden
     return Form(
@@ -91,7 +97,7 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
         positions=np.ones(positions),
         microbatches=np.array(batch.microbatches - 1 + last[0].tokens / full[0].tokens),
         bubble=np.array(bubble(schedule, positions, virtual)),
-        hop_s=np.array(_hop_s(pricing, full)),
+        hop_s=np.array([np.mean(hops_s), max(hops_s)]),
         hops=np.array(_hops(schedule, positions, virtual, batch.microbatches)),
         scatter_s=nothing if split else scatter,
         gather_s=nothing if split else gather,
@@ -144,13 +150,15 @@ def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
 
 
 def _row(pricing: Pricing, what: Alike, number: int, at: Loads) -> _Row:
+    """One kind of piece. What is recomputed with its dispatch sends rows again; Megatron-LM's also brings them back."""
     graph = pricing.graph
     forward, backward = (price(pricing, what, at[what.position], direction) for direction in "FB")
     sent, returned = (_routed(pricing, number, direction, at) for direction in "FB")
     kept = keeps(graph.pieces[number], pricing.recompute)
     again = [0.0] * len(CLASSES)
     if kept != "activations":
-        again = _columns(forward, sent[0].seconds if kept == "nothing" else 0.0)
+        whole = pricing.case.execution.kernels == "fused"
+        again = _columns(forward, sum(cost.seconds for cost in sent[: 1 + whole]) if kept == "nothing" else 0.0)
     there, back = (sum(cost.seconds for cost in costs) for costs in (sent, returned))
     return _Row(what, _columns(forward, there), _columns(backward, back), again, forward.source, sent[0].source)
 
@@ -172,36 +180,18 @@ def _counts(pricing: Pricing, kinds: list[Alike]) -> Floats:
     counts = np.zeros((len(pricing.graph.positions), len(kinds)))
     for what, numbers in alike(pricing.case, pricing.graph).items():
         counts[what.position, column[what._replace(position=0)]] += len(numbers)
-    for what in _further(pricing):
+    for what in further_pieces(pricing):
         counts[-1, column[what]] += pricing.case.model.mtp_layers
     return counts
 
 
-def _further(pricing: Pricing) -> list[Alike]:
-    """Pieces of one module that predicts a further token, on the last position: a whole layer, and the logits again.
-
-    The layer is one with experts and full attention where the model has one. Left out: the product 2 hidden x hidden
-    before it, less than a hundredth of the layer.
-    """
-    if not pricing.case.memory.mtp:
-        return []
-    kinds = list(dict.fromkeys(what._replace(position=0) for what in alike(pricing.case, pricing.graph)))
-    layers = sorted(
-        (what for what in kinds if what.kind == "attention"), key=lambda what: (not what.moe, what.window != 0)
-    )
-    ffn = "experts" if layers[0].moe else "dense"
-    return [
-        layers[0],
-        *(what for what in kinds if what.kind == "head" or (what.kind == ffn and what.moe == layers[0].moe)),
-    ]
-
-
-def _hop_s(pricing: Pricing, at: Loads) -> float:
-    """Seconds of the first transfer from one position to the next."""
-    for number, edge in enumerate(pricing.graph.edges):
+def _hops_s(pricing: Pricing, at: Loads) -> list[float]:
+    """Seconds of the first transfer from each position to the next; one of nothing on a single position."""
+    graph, found = pricing.graph, dict[int, int]()
+    for number, edge in enumerate(graph.edges):
         if edge.kind == "send":
-            return edge_cost(pricing, number, "F", at).seconds
-    return 0.0
+            found.setdefault(graph.stages[graph.pieces[number].stage][0], number)
+    return [edge_cost(pricing, number, "F", at).seconds for number in found.values()] or [0.0]
 
 
 EXPOSED_HOPS = 0.15

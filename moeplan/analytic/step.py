@@ -63,7 +63,8 @@ def step(form: Form, factors: Floats | None = None) -> Step:
     told = Step(
         compute=m[..., None] * np.take_along_axis(forward + backward, slowest[..., None, None], axis=-2)[..., 0, :],
         bubble=form.bubble * (total - most) / np.maximum(1, number - 1),
-        hops=form.hops[..., 0] * form.hop_s + form.hops[..., 1] * np.maximum(0.0, form.hop_s - (most - total / number)),
+        hops=form.hops[..., 0] * form.hop_s[..., 0]
+        + form.hops[..., 1] * np.maximum(0.0, form.hop_s[..., 1] - (most - total / number)),
         gradients=_visible(form.scatter_s, back, form.hides_gradients, early) + m * _at(waits_back, slowest),
         parameters=_visible(form.gather_s, ahead, form.hides_parameters, 0.0) + m * _at(waits_ahead, slowest),
         optimizer=form.optimizer_s + FIXED_S,

@@ -57,7 +57,10 @@ def options(
 def read_case(
     model: str, cluster: str, seq_len: int, global_batch: int, gpus: int | None, dtype: str, settings: list[str]
 ) -> tuple[Case, dict[str, Any]]:
-    """The case that the options describe, and the degrees that `--set layout.x=n` fixes."""
+    """The case that the options describe, and the degrees that `--set layout.x=n` fixes.
+
+    `gpus` are the first of the cluster that `settings` leave.
+    """
     from moeplan.resources.work import ELEMENT_BYTES
     from moeplan.spec.case import check_case
     from moeplan.spec.cluster import first_gpus
@@ -69,14 +72,12 @@ def read_case(
     if dtype not in ELEMENT_BYTES:
         raise SpecError(f"--dtype {dtype!r} is not one of {', '.join(ELEMENT_BYTES)}")
     raw = {"seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}
-    machine = load_cluster(cluster)
-    case = Case(
-        model=load_model(model),
-        cluster=machine if gpus is None else first_gpus(machine, gpus),
-        workload=convert(raw, Workload, where="options"),
-    )
+    workload = convert(raw, Workload, where="options")
     inputs, fixed = split_settings(settings)
-    return check_case(override(case, inputs)), fixed
+    case = override(Case(model=load_model(model), cluster=load_cluster(cluster), workload=workload), inputs)
+    if gpus is not None:
+        case = structs.replace(case, cluster=first_gpus(case.cluster, gpus))
+    return check_case(case), fixed
 
 
 def check_trace(trace: Path | None, plan_file: Path) -> None:

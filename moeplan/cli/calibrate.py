@@ -22,7 +22,7 @@ def group() -> None:
 
 @calibrate.command()
 def rebuild(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="an existing folder for the files")] = Path(),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="an existing folder for the files")],
 ) -> None:
     """Fit every calibration that ships again, from the measurements that ship, and write one TOML file for each.
 

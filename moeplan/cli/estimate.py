@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,12 +22,14 @@ from moeplan.cli.app import (
     check_output,
     machine_readable,
     read_case,
+    say,
     store_plan,
     with_refusals,
 )
 from moeplan.errors import SpecError
 
-Degree = Annotated[int, typer.Option(min=0)]
+if TYPE_CHECKING:
+    from moeplan.analytic.forecast import Forecast
 
 
 @app.command()
@@ -56,22 +58,33 @@ def estimate(  # noqa: PLR0913
     deduplicate: Annotated[bool, typer.Option("--deduplicate", help="rows cross once per node")] = False,
     micro_batch: Annotated[int, typer.Option("--micro-batch", "--mbs", min=1, help="sequences per rank")] = 1,
     recompute: Annotated[
-        str, typer.Option("--recompute", help="none, experts, full, or attention/ffn such as full/experts")
+        str,
+        typer.Option(
+            "--recompute",
+            help="none, experts, full, or attention/ffn such as full/experts; modules after a +: none+norm+activation",
+        ),
     ] = "none",
-    schedule: Annotated[str, typer.Option("--schedule", help="1f1b, interleaved, gpipe or af-pipe")] = "",
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            help="1f1b, interleaved, gpipe or af-pipe; in closed form alone zb-h1, zb-h2, zbv, v-half, v-min, dualpipe",
+        ),
+    ] = "",
     settings: Settings = None,
     calibration: CalibrationName = None,
     dtype: Dtype = "bf16",
     output: Annotated[str | None, typer.Option("-o", "--output", help="write the plan; - is stdout")] = None,
     format_: Format = "table",
 ) -> None:
-    """Say what a layout given by hand would cost, per pipeline position; it need not fit.
+    """Say what a layout given by hand would cost, per pipeline position, simulated and in closed form; it need not fit.
 
     Example: moeplan estimate --model mixtral-8x7b --cluster h800-16x8 --gpus 64 --seq-len 4096 --global-batch 256
     --pp 4 --ep 8
     """
     from moeplan import report
     from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
+    from moeplan.closed import ONLY_CLOSED, closed_form
     from moeplan.estimator import estimate as estimated
     from moeplan.estimator import estimate_rows
     from moeplan.spec.shipped import load_calibration
@@ -100,6 +113,9 @@ def estimate(  # noqa: PLR0913
     )
     layout, rule = layout_of(case, given, family), recompute_of(recompute)
     measured = load_calibration(calibration or case.cluster.calibration)
+    if schedule in ONLY_CLOSED and (closed := closed_form(case, measured, layout, schedule=schedule, recompute=rule)):
+        _tell_closed_form(closed, schedule, output, format_)
+        return
     found = estimated(case, measured, layout, schedule=schedule, recompute=rule)
     out = sys.stderr if output == "-" else sys.stdout
     if format_ == "table":
@@ -108,3 +124,19 @@ def estimate(  # noqa: PLR0913
         print(machine_readable(format_, estimate_rows(found), found.to_dict()), file=out)
     if output is not None:
         store_plan(with_refusals(found.plan), output)
+
+
+def _tell_closed_form(told: Forecast, schedule: str, output: str | None, format_: str) -> None:
+    """What is known of a schedule without an order; SpecError where a plan is asked for."""
+    from moeplan import report
+    from moeplan.closed import closed_dict, closed_rows
+
+    if output is not None:
+        raise SpecError(
+            f"-o {output}: schedule {schedule!r} has a closed form alone and no order that a plan could hold"
+        )
+    if format_ == "table":
+        report.print_closed_form(told, sys.stdout)
+    else:
+        print(machine_readable(format_, closed_rows(told), {"schedule": schedule, "closed_form": closed_dict(told)}))
+    say(f"note: schedule {schedule!r} has a closed form alone: no memory, not simulated, cannot be run")

@@ -55,4 +55,5 @@ def validate(
     report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
     report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
     report.print_table(scores.skipped_rows(found), sys.stdout)
-    print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")
+    if found.left_for_fits:
+        print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from moeplan.cost import Parts
 
 SHARPNESS = 4
@@ -10,7 +12,10 @@ SHARPNESS = 4
 
 def beside(gpu_s: float, host_s: float) -> float:
     """(gpu^4 + host^4)^(1/4): the longer of the two, and up to a fifth more where they are equal."""
-    return float((gpu_s**SHARPNESS + host_s**SHARPNESS) ** (1 / SHARPNESS))
+    longer = max(gpu_s, host_s)
+    if longer in (0.0, inf):
+        return longer
+    return float(longer * ((gpu_s / longer) ** SHARPNESS + (host_s / longer) ** SHARPNESS) ** (1 / SHARPNESS))
 
 
 def together(parts: Parts) -> float:

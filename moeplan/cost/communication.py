@@ -98,7 +98,7 @@ def dispatch(
     bytes_per_rank: float,
     top_k: int,
     dispatcher: Dispatcher,
-    groups_limit: int = 0,
+    groups_limit: float = 0.0,
 ) -> Cost:
     """Seconds until every token's `top_k` copies, `bytes_per_rank` in all, are where their experts are; way back alike.
 

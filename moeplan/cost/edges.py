@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 
 from moeplan.cost import Cost
@@ -56,16 +58,25 @@ def edge_in_step(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost
 
 
 def _routed(pricing: Pricing, position: int, size: float) -> Cost:
-    """Dispatch or combine inside a position by the dispatcher that the case names.
-
-    A token whose experts lie in few of the model's groups reaches no more nodes than groups.
-    """
+    """Dispatch or combine inside a position by the dispatcher that the case names."""
     case, graph, machine, _ = pricing
     model, groups = case.model, expert_groups(graph, position)
-    limit = model.top_k_groups if model.expert_groups > 1 else 0
+    nodes = np.unique(machine.fabric.node_of(np.array(groups[0]))).size
+    limit = nodes_reached(model.expert_groups, model.top_k_groups, nodes) if model.expert_groups > 1 else 0.0
     cost = network.dispatch(*machine, groups, size, model.top_k, case.execution.dispatcher, limit)
-    node = machine.fabric.node_of(np.array(groups[0]))
-    return cost._replace(seconds=cost.seconds * exposed_experts(case, between=bool((node != node[0]).any())))
+    return cost._replace(seconds=cost.seconds * exposed_experts(case, between=nodes > 1))
+
+
+def nodes_reached(groups: int, chosen: int, nodes: int) -> float:
+    """Nodes on which `chosen` of a model's `groups` of experts lie, experts in order over `nodes`, groups alike.
+
+    With g = groups / nodes on each node: nodes (1 - C(groups - g, chosen) / C(groups, chosen)); where a group lies on
+    several nodes, chosen nodes / groups. Groups that are cut by a node's border are left out.
+    """
+    if nodes >= groups:
+        return chosen * nodes / groups
+    here = groups // nodes
+    return nodes * (1 - comb(groups - here, chosen) / comb(groups, chosen))
 
 
 def expert_groups(graph: StageGraph, position: int) -> list[tuple[int, ...]]:

@@ -145,7 +145,7 @@ def _switched(home: Integers, ranks: Integers) -> Transfers:
     return Transfers(ranks[a], ranks[b], (sent * each)[a], (2 * each)[a])
 
 
-def routed(fabric: Fabric, groups: Side, k: int, limit: int = 0) -> tuple[Transfers, Transfers]:
+def routed(fabric: Fabric, groups: Side, k: int, limit: float = 0.0) -> tuple[Transfers, Transfers]:
     """The two phases of tokens with k copies: once to every node that needs them, there once to every rank.
 
     The size is that of all copies of a rank's tokens. A node is reached through all its ranks alike. With a `limit`, a
@@ -156,7 +156,7 @@ def routed(fabric: Fabric, groups: Side, k: int, limit: int = 0) -> tuple[Transf
     return _joined(once), _joined(fan_out)
 
 
-def _group_routed(home: Integers, ranks: Integers, k: int, limit: int) -> tuple[Transfers, Transfers]:
+def _group_routed(home: Integers, ranks: Integers, k: int, limit: float) -> tuple[Transfers, Transfers]:
     at = np.unique(home, return_inverse=True)[1]
     local = np.bincount(at)
     chosen = min(limit, local.size) / local.size if limit else 1.0

@@ -11,11 +11,11 @@ from moeplan.cost.exposure import exposed
 from moeplan.cost.patterns import blocks
 from moeplan.cost.pricing import Pricing
 from moeplan.layout import StageGraph
-from moeplan.resources import attention
+from moeplan.resources import attention, mixer
 from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, again, backward, forward
 from moeplan.spec.case import Case
-from moeplan.spec.model import is_dense, window_of
+from moeplan.spec.model import STATE, is_dense, window_of
 
 
 class Alike(NamedTuple):
@@ -105,11 +105,25 @@ def _context(pricing: Pricing, what: Alike, load: Load, direction: str, parts: P
     graph, case = pricing.graph, pricing.case
     if graph.cp == 1 or what.kind != "attention":
         return 0.0
+    if what.window == STATE:
+        return _by_heads(pricing, what, load)
     widths = attention.core(case.model, load.tp)
     buffer = load.tokens * graph.cp * (widths.keys + widths.values) * ELEMENT_BYTES[case.workload.dtype]
     passes = 1 if direction == "F" else 2
     total = passes * network.all_gather(*pricing.machine, context_groups(graph, what.position), buffer).seconds
     return max(0.0, total - (1 - exposed(case, "context")) * parts.attention)
+
+
+def _by_heads(pricing: Pricing, what: Alike, load: Load) -> float:
+    """Two all-to-alls around a mixer, whose ranks take all tokens of some heads: what enters the scan, and its output.
+
+    The backward's are the same. Megatron-LM's context parallelism of Mamba-2; nothing hides them.
+    """
+    inside = mixer.widths(pricing.case.model, load.tp)
+    size = load.tokens * ELEMENT_BYTES[pricing.case.workload.dtype]
+    groups = context_groups(pricing.graph, what.position)
+    passed = (inside.convolved + inside.output + inside.steps, inside.output)
+    return sum(network.all_to_all(*pricing.machine, groups, elements * size).seconds for elements in passed)
 
 
 def context_groups(graph: StageGraph, position: int) -> list[tuple[int, ...]]:

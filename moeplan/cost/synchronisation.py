@@ -7,7 +7,7 @@ from typing import NamedTuple
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
 from moeplan.cost.pricing import Pricing
-from moeplan.resources.memory import replica_parameters
+from moeplan.resources.memory import held_parameters, updated_parameters
 from moeplan.resources.work import ELEMENT_BYTES
 from moeplan.spec.case import Case
 from moeplan.spec.workload import gradient_bytes
@@ -28,7 +28,7 @@ def shared(pricing: Pricing) -> list[Shared]:
     case, graph, machine, _ = pricing
     found = []
     for number, replica in enumerate(graph.replicas):
-        held = max(replica_parameters(case.model, graph, replica, p) for p in replica.positions)
+        held = max(held_parameters(case, graph, replica, p) for p in replica.positions)
         gradients, weights = held * gradient_bytes(case.memory), held * gathered_bytes(case)
         if replica.sharded:
             found.append(Shared(number, "reduce_scatter", network.reduce_scatter(*machine, replica.groups, gradients)))
@@ -43,15 +43,22 @@ def gathered_bytes(case: Case) -> float:
     return case.memory.weight_bytes or ELEMENT_BYTES[case.workload.dtype]
 
 
+HOST_LINK_BYTES_PER_S = 50e9
+"""Between a GPU and the host's memory, each way: PCIe 5 with 16 lanes, of whose 63 GB/s four fifths pass (assumed)."""
+HOST_BYTES_PER_S = 40e9
+"""Of the host's memory that one GPU's share of its optimizer reads and writes (assumed)."""
+
+
 def optimizer(pricing: Pricing) -> Cost:
-    """Seconds of the slowest position's optimizer: it reads and writes its states, reads gradients, writes weights."""
+    """Seconds of the slowest position's optimizer: it reads and writes its states, reads gradients, writes weights.
+
+    What `memory.offload` leaves to the host passes the host's memory, its gradients and weights the link to it.
+    """
     case, graph, machine, _ = pricing
     memory, gpu = case.memory, case.cluster.gpu
-    moved = 2 * memory.optimizer_bytes + gradient_bytes(memory) + memory.weight_bytes
-    state_bytes = [0.0] * len(graph.positions)
-    for replica in graph.replicas:
-        shards = len(replica.groups[0]) if replica.sharded else 1
-        for position in replica.positions:
-            state_bytes[position] += replica_parameters(case.model, graph, replica, position) / shards * moved
-    slowest = max(state_bytes) / (gpu.hbm_bytes_per_s * machine.calibration.hbm)
-    return Cost(slowest + machine.calibration.kernel_s, "roofline")
+    passed = gradient_bytes(memory) + gathered_bytes(case)
+    moved = 2 * memory.optimizer_bytes + passed
+    held = max(updated_parameters(case, graph, position) for position in range(len(graph.positions)))
+    here = held * (1 - memory.offload) * moved / (gpu.hbm_bytes_per_s * machine.calibration.hbm)
+    there = held * memory.offload * (moved / HOST_BYTES_PER_S + passed / HOST_LINK_BYTES_PER_S)
+    return Cost(here + there + machine.calibration.kernel_s, "assumed" if there else "roofline")

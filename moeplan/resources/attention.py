@@ -112,6 +112,11 @@ def narrow(model: ModelSpec) -> int:
     return whole_parameters(model) if isinstance(model.attention, Latent) else 0
 
 
+def gated_output(model: ModelSpec) -> bool:
+    """Whether a projection as wide as the queries weighs the output: itself and the product are kept too."""
+    return isinstance(model.attention, GroupedQuery) and model.attention.output_gate
+
+
 def normed(model: ModelSpec) -> bool:
     """Whether queries and keys pass a norm of their own."""
     return isinstance(model.attention, GroupedQuery) and model.attention.qk_norm

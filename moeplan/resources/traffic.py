@@ -61,6 +61,8 @@ def split_elements(model: ModelSpec, kind: str, direction: str, *, moe: bool) ->
         before = shape.q_lora_rank + shape.kv_lora_rank + shape.rope_head_dim if narrow else hidden  # type: ignore[union-attr]
         shared = (hidden, hidden) if moe and model.shared_experts else ()
         return (before, hidden, *shared) if direction == "F" else (hidden, before, *shared)
-    if kind in ("dense", "experts"):
+    if kind == "experts":
+        return row_width(model), row_width(model)
+    if kind == "dense":
         return hidden, hidden
     return (hidden,) if kind in ("embedding", "head") else ()

@@ -167,9 +167,10 @@ def _core(a: _Around) -> list[Compute]:
         sequence=min(a.window or a.seq_len, a.seq_len),
         head_dim=_head_dim(shape),
     )
+    gate = [_pass(a, passes.GATED, tokens * widths.output)] if attention.gated_output(a.model) else []
     if a.execution.flash_attention:
-        return [*_before_core(a, widths), core]
-    return [*_before_core(a, widths), *named("core_attention", [core, _scores(a, pairs)])]
+        return [*_before_core(a, widths), core, *gate]
+    return [*_before_core(a, widths), *named("core_attention", [core, _scores(a, pairs)]), *gate]
 
 
 def _before_core(a: _Around, widths: attention.Core) -> list[Compute]:

@@ -10,9 +10,10 @@ from moeplan.errors import SpecError
 from moeplan.spec.record import Record
 from moeplan.units import Bytes, BytesPerS, Seconds
 
-Efficiency = Annotated[float, msgspec.Meta(gt=0, le=2)]
+Efficiency = Annotated[float, msgspec.Meta(ge=1e-4, le=2)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
-Factor = Annotated[float, msgspec.Meta(gt=0, le=100)]
+Factor = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
+Share = Annotated[float, msgspec.Meta(ge=1e-4, le=1)]
 Sizes = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
 Source = Literal["measured", "interpolated", "roofline", "assumed"]
 
@@ -37,7 +38,7 @@ class Like(Record):
     """An element type of linear layers that is priced by the best of others' surfaces."""
 
     of: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    times: Annotated[float, msgspec.Meta(gt=0, le=16)] = 1.0
+    times: Annotated[float, msgspec.Meta(ge=0.01, le=16)] = 1.0
     """Rate over that of those."""
     source: Source
     note: str
@@ -58,9 +59,9 @@ class Attention(Record):
     forward: Efficiency
     backward: Efficiency
     half_sequence: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-    flash2: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    flash2: Share = 1.0
     """What FlashAttention-2 reaches of it."""
-    head_64: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6
+    head_64: Share = 0.6
     """What heads 64 wide reach of what those of 128 and more do: exponentials take as long for half the FLOP."""
     source: Source
     note: str
@@ -83,7 +84,6 @@ class Constants(Record):
     """Seconds of a launch over `kernel_launch`: the framework's work around it; 0.8 to 3."""
 
 
-Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Pattern = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "point_to_point", "deepep", "hybridep"]
 
 

@@ -173,12 +173,20 @@ class ModelSpec(Record):
 
 def check_model(model: ModelSpec) -> ModelSpec:
     """`model`, or SpecError with the two numbers that do not go together."""
+    for rules in (_attention_rules, _mixer_rules, _pattern_rules, _layer_rules):
+        for right, message in rules(model):
+            if not right:
+                raise SpecError(f"model {model.name}: {message}")
+    return model
+
+
+def _layer_rules(model: ModelSpec) -> tuple[tuple[bool, str], ...]:
+    """(holds, message where it does not) of dense layers and experts; the pattern is already known to be right."""
     groups, allowed = model.expert_groups, model.top_k_groups
     reach = model.experts // groups * allowed
     moe = moe_layers(model)
-    rules = (
-        *_attention_rules(model.attention),
-        *_pattern_rules(model),
+    return (
+        (model.mtp_layers <= model.num_layers, f"mtp_layers {model.mtp_layers} > num_layers {model.num_layers}"),
         (model.dense_layers <= model.num_layers, f"dense_layers {model.dense_layers} > num_layers {model.num_layers}"),
         (model.dense_layers == 0 or model.dense_width > 0, f"dense_layers {model.dense_layers} with dense_width 0"),
         (
@@ -192,14 +200,11 @@ def check_model(model: ModelSpec) -> ModelSpec:
         (allowed <= groups, f"top_k_groups {allowed} > expert_groups {groups}"),
         (not moe or model.top_k <= reach, f"top_k {model.top_k} > {reach} experts of top_k_groups {allowed}"),
     )
-    for right, message in rules:
-        if not right:
-            raise SpecError(f"model {model.name}: {message}")
-    return model
 
 
-def _attention_rules(shape: Attention) -> tuple[tuple[bool, str], ...]:
+def _attention_rules(model: ModelSpec) -> tuple[tuple[bool, str], ...]:
     """(holds, message where it does not) of one attention kind."""
+    shape = model.attention
     if isinstance(shape, Latent):
         turned = shape.rope_head_dim
         return ((turned % 2 == 0, f"rope_head_dim {turned} is odd; rotary embedding turns pairs"),)
@@ -211,6 +216,17 @@ def _attention_rules(shape: Attention) -> tuple[tuple[bool, str], ...]:
             f"window {shape.window} with full_every 1 is seen by no layer; full_every 2 and more leaves it some",
         ),
     )
+
+
+def _mixer_rules(model: ModelSpec) -> tuple[tuple[bool, str], ...]:
+    """(holds, message where it does not) of a mixer's heads: each of its groups serves as many."""
+    mixer = model.mixer
+    if isinstance(mixer, Mamba2):
+        return ((mixer.heads % mixer.groups == 0, f"mixer heads {mixer.heads} % groups {mixer.groups} is not 0"),)
+    if isinstance(mixer, GatedDelta):
+        values, keys = mixer.value_heads, mixer.key_heads
+        return ((values % keys == 0, f"mixer value_heads {values} % key_heads {keys} is not 0"),)
+    return ()
 
 
 def _pattern_rules(model: ModelSpec) -> tuple[tuple[bool, str], ...]:

@@ -16,8 +16,9 @@ _FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
 def override(case: Case, settings: Sequence[str]) -> Case:
     """`case` with `settings` such as "model.top_k=4" or "cluster.node.nic=200 Gbit/s" applied in order, checked again.
 
-    SpecError for a setting that is not path=value, an unknown path (with the fields there are), a value of the wrong
-    type or unit, and numbers that no longer go together.
+    A list may be written with commas alone: "execution.hidden=tensor,expert". SpecError for a setting that is not
+    path=value, an unknown path (with the fields there are), a value of the wrong type or unit, and numbers that no
+    longer go together.
     """
     settings = (settings,) if isinstance(settings, str) else settings
     plain = to_plain(case)
@@ -58,7 +59,8 @@ def _assign(plain: dict[str, Plain], path: str, value: Plain) -> None:
         seen = f"{seen}.{key}".removeprefix(".")
     if seen not in _FREE_KEYS:
         _child(table, last, seen, path, table_wanted=False)
-    table[last] = value
+    several = isinstance(table.get(last), list | tuple) and isinstance(value, str)
+    table[last] = [_value(part.strip()) for part in value.split(",") if part.strip()] if several else value
 
 
 def _child(table: dict[str, Plain], key: str, seen: str, path: str, *, table_wanted: bool = True) -> Plain:

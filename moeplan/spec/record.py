@@ -6,12 +6,14 @@ import os
 import stat
 import tempfile
 import tomllib
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
 
 from moeplan.errors import SpecError
+from moeplan.spec.allowed import choices
 from moeplan.units import Quantity
 
 T = TypeVar("T")
@@ -51,11 +53,21 @@ def _encode_quantity(value: object) -> Plain:
 
 
 def convert(raw: Plain, kind: type[T], *, where: str) -> T:
-    """`raw` (plain dicts, lists, numbers, text) as a record of type `kind`; SpecError names `where` and the field."""
+    """`raw` (plain dicts, lists, numbers, text) as a record of type `kind`; SpecError names `where` and the field.
+
+    Where a word is none of those that a field may be, they are listed.
+    """
     try:
         return msgspec.convert(raw, kind, dec_hook=_decode_quantity)
     except (msgspec.ValidationError, ValueError) as error:
-        raise SpecError(f"{where}: {error}") from None
+        raise SpecError(f"{where}: {error}{_choices(kind, str(error))}") from None
+
+
+def _choices(kind: type, message: str) -> str:
+    """The end of a message: what would be right, where that is one of a few words."""
+    _, invalid, rest = message.partition("Invalid enum value")
+    words = choices(kind, rest.partition(" - at ")[2]) if invalid else ()
+    return f"; right is {', '.join(words)}" if words else ""
 
 
 def validated(record: T, where: str) -> T:
@@ -92,18 +104,18 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Plain:
-    """The JSON document in `path`."""
+    """The JSON document in `path`, a byte order mark before it passed over."""
     try:
-        return msgspec.json.decode(read_bytes(path))
+        return msgspec.json.decode(read_bytes(path).removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(f"{path}: not valid JSON: {error}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The TOML document in `path`."""
+    """The TOML document in `path`, a byte order mark before it passed over."""
     content = read_bytes(path)
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.removeprefix(BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with too many digits
         raise SpecError(f"{path}: not valid TOML: {error}") from None
 

@@ -69,8 +69,14 @@ def gradient_bytes(memory: Memory) -> float:
 
 
 def check_memory(memory: Memory) -> Memory:
-    """`memory`, or SpecError where weight and optimizer state alone are more than all bytes of a parameter."""
+    """`memory`, or SpecError where parts of a parameter's bytes exceed the whole, or what is whole is divided."""
     if gradient_bytes(memory) < -1e-9:
         parts = f"weight_bytes {memory.weight_bytes} + optimizer_bytes {memory.optimizer_bytes}"
         raise SpecError(f"memory: bytes_per_parameter {memory.bytes_per_parameter} is less than {parts}")
+    if memory.main_bytes > memory.optimizer_bytes:
+        parts = f"main_bytes {memory.main_bytes} > optimizer_bytes {memory.optimizer_bytes}"
+        raise SpecError(f"memory: {parts}, of which it is a part")
+    if memory.zero == 0 and memory.optimizer_shards > 1:
+        shards = memory.optimizer_shards
+        raise SpecError(f"memory: optimizer_shards {shards} with zero 0, which divides nothing; it may be 0 or 1")
     return memory

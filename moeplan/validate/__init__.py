@@ -26,12 +26,12 @@ from moeplan.validate.flop import read_conventions
 from moeplan.validate.kernels import held_out, predict_gemm
 from moeplan.validate.layers import predict_layer
 from moeplan.validate.names import PUBLISHED, Names
-from moeplan.validate.outcome import Outcome, Result, Skip, Skipped
+from moeplan.validate.outcome import Outcome, Result, Skip, Skipped, checked
 from moeplan.validate.pairs import ratios, read_pairs
 from moeplan.validate.runs import Runs
 from moeplan.validate.scores import Validation, sorted_out
 from moeplan.validate.set_aside import read_set_aside
-from moeplan.validate.stacks import read_stacks
+from moeplan.validate.stacks import read_stacks, sources_of
 from moeplan.validate.tables import Collective, Gemm, Layer, Run, Text, read_table
 
 R = TypeVar("R", Collective, Gemm, Layer, Run)
@@ -64,18 +64,16 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     """Every row of `tables` (those that ship by default) predicted and compared.
 
     `names` says what models and machines are called, beside the names that ship. Parameter counts of shipped models
-    are compared with the tables that ship only. SpecError with the file and the row for a table that cannot be read,
-    or a name that nobody explains.
+    are compared with the tables that ship only, and only there products are left for fits, pairs are told and figures
+    are known to disagree. What sources do without saying so counts for rows with the prefix and the source of a
+    published one. SpecError with the file and the row for a table that cannot be read, or a name that nobody explains.
     """
     given = published() if tables is None else tables
     known = Names([PUBLISHED / "names.csv", *([names] if names else [])])
-    disagreements = read_disagreements(PUBLISHED / "disagreements.csv")
     jobs = read_table(given.runs, Run) if given.runs else []
-    stacks = read_stacks(PUBLISHED / "stacks.csv", jobs)
-    aside = read_set_aside(PUBLISHED / "set_aside.csv")
-    runs = Runs(known, read_conventions(PUBLISHED / "conventions.csv"), stacks, disagreements, aside)
+    runs = _runs(known, jobs, shipped_table=_ships(given.runs))
     products = read_table(given.gemm, Gemm) if given.gemm else []
-    ours = [row for row in products if held_out(row)]
+    ours = [row for row in products if held_out(row) or not _ships(given.gemm)]
     compared = list(_results(given.runs, jobs, runs.compare))
     steps = timed(compared, runs.forms)
     constants = fit(observed(steps))
@@ -93,8 +91,26 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
         *(_parameters(PUBLISHED / "parameters.csv") if tables is None else ()),
     ]
     tokens = {run.id: global_batch(run) * seq_len(run) / run.gpus for run in jobs}
-    pairs = ratios(read_pairs(PUBLISHED / "pairs.csv"), (r for r in results if isinstance(r, Outcome)), tokens)
+    known_pairs = read_pairs(PUBLISHED / "pairs.csv") if _ships(given.runs) else []
+    pairs = ratios(known_pairs, (r for r in results if isinstance(r, Outcome)), tokens)
     return sorted_out(results, len(products) - len(ours))._replace(pairs=tuple(pairs), constants=fitted(constants))
+
+
+def _ships(path: Path | None) -> bool:
+    """Whether `path` is one of the tables that ship."""
+    return path is not None and path.resolve() in {own.resolve() for own in published() if own}
+
+
+def _runs(known: Names, jobs: list[Run], *, shipped_table: bool) -> Runs:
+    """What compares `jobs`; figures are known to disagree, or are set aside, by id or prefix in the shipped table."""
+    sources = sources_of(jobs if shipped_table else read_table(PUBLISHED / "runs.csv", Run))
+    return Runs(
+        known,
+        read_conventions(PUBLISHED / "conventions.csv"),
+        read_stacks(PUBLISHED / "stacks.csv", jobs, sources),
+        read_disagreements(PUBLISHED / "disagreements.csv") if shipped_table else (),
+        read_set_aside(PUBLISHED / "set_aside.csv") if shipped_table else {},
+    )
 
 
 def _each(path: Path | None, kind: type[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:
@@ -105,7 +121,7 @@ def _results(path: Path | None, rows: list[R], compare: Callable[[R], list[Resul
     """What `compare` makes of each row; an error names the file and the row."""
     for row in rows:
         try:
-            yield from compare(row)
+            yield from map(checked, compare(row))
         except SpecError as error:
             raise SpecError(f"{path} ({row.id}): {error}") from None
 

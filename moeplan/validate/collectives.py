@@ -7,7 +7,7 @@ from moeplan.cost.durations import Machine
 from moeplan.spec.cluster import ClusterSpec
 from moeplan.validate import routed
 from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Skip
+from moeplan.validate.outcome import Outcome, Skip, skipping
 from moeplan.validate.tables import Collective
 
 LEAST_BYTES = 2**20
@@ -18,6 +18,9 @@ BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "allt
 """Bus bandwidth is factor (n - 1) / n times bytes over seconds (definition of nccl-tests)."""
 LARGEST_NODE = 16
 """Machines whose "node" has more GPUs are NVLink domains of several nodes, which some rows count."""
+MOST_GPUS, MOST_PAIRS = 2**14, 2**22
+"""Larger collectives are left out: their routes take many seconds. Pairs are of ranks that exchange directly."""
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 PRICES: dict[str, network.Price] = {
     "alltoall": network.all_to_all,
     "all_reduce": network.all_reduce,
@@ -30,24 +33,46 @@ def predict_collective(row: Collective, names: Names, least_bytes: float = LEAST
     """Seconds of one collective among all GPUs of the row, beside the row's.
 
     Sizes are those of nccl-tests; routed rows are copies of every token, k of them, spread evenly (`routed`). Skip
-    where the row has neither a time nor a bandwidth that gives one, is smaller than `least_bytes`, or is no pattern of
-    moeplan.
+    where the row has neither a time nor a bandwidth that gives one, is smaller than `least_bytes`, is no pattern of
+    moeplan, is among one GPU or too many (`MOST_GPUS`), or has nodes that its GPUs do not fill.
     """
     gpus, size = _gpus(row), _size(row)
+    if gpus < 2:
+        raise Skip("one GPU sends nothing")
     if size < least_bytes:
         raise Skip("message below 1 MiB")
     cluster = names.part(row.hardware, gpus)
-    if row.nodes and row.nodes > 1 and gpus / row.nodes < cluster.node.gpus <= LARGEST_NODE:
-        raise Skip("a part of the GPUs of several nodes")
+    _check_nodes(row.nodes, gpus, names.cluster(row.hardware).node.gpus)
+    check_size(gpus, 1 if row.collective in RINGS else gpus)
     machine = names.machine(row.hardware, gpus)
-    if routed.is_routed(row):
-        measured = routed.measured_s(row, gpus, cluster.nodes)
-        seconds = routed.predicted_s(row, machine, cluster, gpus)
-    elif row.definition_of_bytes == "bytes of ONE message":
-        measured, seconds = _streamed(row, size, machine, gpus)
-    else:
-        measured, seconds = _measured_s(row, size, gpus), _seconds(row, machine, cluster, size, gpus)
+    with skipping():
+        measured, seconds = _both(row, machine, cluster, size, gpus)
     return Outcome(row.id, "collectives", seconds, measured, accelerator=cluster.gpu.name)
+
+
+def check_size(gpus: int, partners: int) -> None:
+    """Skip where a collective among `gpus`, each with so many `partners`, takes too long to price."""
+    if gpus > MOST_GPUS or gpus * partners > MOST_PAIRS:
+        raise Skip("too many GPUs for a price by routes")
+
+
+def _check_nodes(nodes: int | None, gpus: int, per_node: int) -> None:
+    """Skip where `gpus` do not fill the nodes printed; those of a rack may be any part of its domain."""
+    if nodes is None:
+        return
+    if gpus % nodes or gpus / nodes > per_node:
+        raise Skip("nodes and GPUs disagree")
+    if nodes > 1 and gpus / nodes < per_node <= LARGEST_NODE:
+        raise Skip("a part of the GPUs of several nodes")
+
+
+def _both(row: Collective, machine: Machine, cluster: ClusterSpec, size: float, gpus: int) -> tuple[float, float]:
+    """Measured and predicted seconds."""
+    if routed.is_routed(row):
+        return routed.measured_s(row, gpus, cluster.nodes), routed.predicted_s(row, machine, cluster, gpus)
+    if row.definition_of_bytes == "bytes of ONE message":
+        return _streamed(row, size, machine, gpus)
+    return _measured_s(row, size, gpus), _seconds(row, machine, cluster, size, gpus)
 
 
 def _gpus(row: Collective) -> int:

@@ -1,6 +1,7 @@
-"""Step times without the constants that whole steps were fitted to, and with constants that never saw the model.
+"""Step times without constants, and with constants that were fitted to the runs of all other models.
 
-The shipped constants have seen the shipped runs, so that only the second says how well another model is predicted.
+The constants that ship are assumed: they have seen no run. Fitted ones say how well another model is predicted once
+runs have been seen; `fitted` tells them, for those who want them in their own calibration.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from moeplan.validate.tables import Run
 
 SEQ_LEN = 4096
 """Where no sequence length is published (assumed; the commonest of the tables)."""
+LONGEST_LAYOUT = 10_000
+"""Letters of a layout that is written out: one per layer, and one between stages."""
 MICROBATCHES_PER_STAGE = 4
 """Where no global batch is published: 4 pp micro-batches, so that the pipeline is full (assumed)."""
 LAYERS_PER_CHUNK = 2
@@ -90,11 +92,22 @@ def stage_layers(run: Run, model: ModelSpec, stages: int) -> tuple[int, ...]:
 
 
 def written_layout(text: str) -> tuple[int, ...]:
-    """Layers of each stage of a layout of Megatron-LM: "Et*4|(t*5|)*3,t*4mL" is 4, 5, 5, 5, 4."""
+    """Layers of each stage of a layout of Megatron-LM: "Et*4|(t*5|)*3,t*4mL" is 4, 5, 5, 5, 4.
+
+    Skip where it is longer than `LONGEST_LAYOUT` letters.
+    """
+    _repeated(text, 1)
     while (group := re.search(r"\(([^()]*)\)(?:\*(\d+))?", text)) is not None:
-        text = text[: group.start()] + group[1] * int(group[2] or 1) + text[group.end() :]
-    repeated = re.sub(r"t\*(\d+)", lambda match: "t" * int(match[1]), text)
-    return tuple(stage.count("t") for stage in repeated.split("|"))
+        text = text[: group.start()] + _repeated(group[1], int(group[2] or 1)) + text[group.end() :]
+    repeated = re.sub(r"t\*(\d+)", lambda match: _repeated("t", int(match[1])), text)
+    return tuple(stage.count("t") for stage in _repeated(repeated, 1).split("|"))
+
+
+def _repeated(text: str, times: int) -> str:
+    """`text` so many times; Skip where that is longer than any layout."""
+    if len(text) * times > LONGEST_LAYOUT:
+        raise Skip("layout: written out, it is longer than that of any model")
+    return text * times
 
 
 def seq_len(run: Run) -> int:

@@ -38,7 +38,7 @@ class Convention(Record):
 
 def read_conventions(path: Path) -> dict[str, Convention]:
     """Conventions by prefix; SpecError as `read_table`."""
-    return {row.prefix: row for row in read_table(path, Convention)}
+    return {row.prefix: row for row in read_table(path, Convention, key=("prefix",))}
 
 
 def flop_per_token(model: ModelSpec, seq_len: int, convention: Convention) -> float:

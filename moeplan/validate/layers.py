@@ -1,32 +1,37 @@
-"""Seconds of single layers and kernels beside `layers.csv`: forward and backward together."""
+"""Seconds of single layers and kernels beside `layers.csv`: forward and backward together, or the one published."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal, NamedTuple
 
+from msgspec import structs
+
 from moeplan.cost import communication as network
 from moeplan.cost import compute
 from moeplan.resources import attention
 from moeplan.resources.work import Compute, Load, backward, forward
 from moeplan.spec.cluster import Gpu
-from moeplan.spec.execution import Execution, Linear
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import GroupedQuery, Latent, ModelSpec
+from moeplan.validate.cells import COUNT, Times, count, times_of
+from moeplan.validate.collectives import check_size
 from moeplan.validate.kernels import as_measured
 from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Skip
+from moeplan.validate.outcome import Outcome, Skip, skipping
 from moeplan.validate.tables import Layer
+from moeplan.validate.words import linear
 
 SIZE = 2
-TYPES: tuple[tuple[str, Linear], ...] = (("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("block", "fp8_block"), ("fp8", "fp8"))
+KINDS: tuple[Literal["router", "experts"], ...] = ("router", "experts")
 DISPATCHERS: tuple[tuple[str, Literal["deepep", "hybridep"]], ...] = (("hybridep", "hybridep"), ("deepep", "deepep"))
 FIELDS = {
-    "tokens": r"(?:tokens/GPU (\d+)|(\d+) tokens/GPU)",
-    "hidden": r"hidden (\d+)",
-    "experts": r"(\d+) experts",
-    "top_k": r"top-(\d+)",
-    "width": r"ffn (\d+)",
-    "ep": r"EP(\d+)",
+    "tokens": f"(?:tokens/GPU {COUNT}|{COUNT} tokens/GPU)",
+    "hidden": f"hidden {COUNT}",
+    "experts": f"{COUNT} experts",
+    "top_k": f"top-{COUNT}",
+    "width": f"ffn {COUNT}",
+    "ep": f"EP{COUNT}",
 }
 GATED = r"swiglu(?! off)"
 WIDTHS = {
@@ -46,42 +51,64 @@ class Shape(NamedTuple):
     ep: int
 
 
+class Job(NamedTuple):
+    """A row with its machine, how it computes, and the passes that were timed."""
+
+    row: Layer
+    names: Names
+    gpu: Gpu
+    execution: Execution
+    passes: tuple[bool, bool]
+    """Whether forward and backward count."""
+
+    def timed(self, work: list[Compute]) -> list[list[Compute]]:
+        """`work` and what its backward is, as far as they count."""
+        return [some for some, counts in zip((work, backward(work)), self.passes, strict=True) if counts]
+
+
 def predict_layer(row: Layer, names: Names) -> Outcome:
-    """Seconds of the row's layer or kernel, beside the row's.
+    """Seconds of the row's layer or kernel, beside the row's; of one pass where only that was published.
 
     A layer with experts is router, dispatch, experts and combine, one after another, with fused kernels and their
     launches; single parts are timed as kernels, without. Skip where the row has no time, or is nothing that moeplan
-    plans or can tell the shape of.
+    plans, prices or can tell the shape of; SpecError where a number of it cannot be read.
     """
-    if not (row.forward_ms or row.backward_ms):
+    times = times_of(row)
+    if times == (None, None, False):
         raise Skip("no time published")
     gpu = names.part(row.hardware, row.gpus).gpu
-    if "TFLOPS" in row.forward_ms:
-        return _rate(row, names, gpu)
-    measured = sum(float(text) for text in (row.forward_ms, row.backward_ms) if text) * 1e-3
-    return Outcome(row.id, "layers", _seconds(row, names, gpu), measured, accelerator=gpu.name)
+    passes = (times.forward is not None, times.backward is not None)
+    job = Job(row, names, gpu, _execution(row), passes)
+    if times.rates:
+        seconds, measured = _rate(job, times)
+    else:
+        seconds, measured = _seconds(job), ((times.forward or 0.0) + (times.backward or 0.0)) * 1e-3
+    return Outcome(row.id, "layers", seconds, measured, accelerator=gpu.name)
 
 
-def _seconds(row: Layer, names: Names, gpu: Gpu) -> float:
+def _seconds(job: Job) -> float:
+    row = job.row
     part = row.layer.split(" (")[0]
     if part == "MoE layer" and "dispatch" in row.layer:
-        return _whole(row, names, gpu)
+        return _whole(job, shape_of(row))
     if part.startswith("moe."):
-        return _part(row, names, gpu, part.removeprefix("moe."))
+        return _part(job, shape_of(row), part.removeprefix("moe."))
     if part == "attention" and row.config:
-        return _attention(row, names, gpu)
+        return _attention(job)
     if part.startswith("attn."):
         raise Skip("attention of DeepSeek-V4 is not planned")
     raise Skip("tokens or shape not published, or beside other work")
 
 
 def shape_of(row: Layer) -> Shape:
-    """What the row's configuration says; Skip where it lacks a number."""
-    found = {name: re.search(pattern, row.config) for name, pattern in FIELDS.items()}
-    missing = [name for name, match in found.items() if match is None]
-    if missing:
+    """What the row's configuration says; Skip where it lacks a number, or where they do not go together."""
+    found = {name: count(pattern, row.config, "config") for name, pattern in FIELDS.items()}
+    if missing := [name for name, value in found.items() if value is None]:
         raise Skip(f"{', '.join(missing)} not published")
-    return Shape(*(int(next(filter(None, match.groups()))) for match in found.values() if match))
+    shape = Shape(*(value or 0 for value in found.values()))
+    if row.gpus % shape.ep or shape.experts % shape.ep or shape.top_k > shape.experts:
+        raise Skip("experts, EP and GPUs do not go together")
+    return shape
 
 
 def model_of(shape: Shape, *, gated: bool) -> ModelSpec:
@@ -100,86 +127,90 @@ def model_of(shape: Shape, *, gated: bool) -> ModelSpec:
 
 
 def _execution(row: Layer) -> Execution:
-    dtype, library = row.dtype.lower(), row.dispatcher.lower()
-    linear = next((kind for word, kind in TYPES if word in dtype), "same")
+    library = row.dispatcher.lower()
     named = next((kind for word, kind in DISPATCHERS if word in library), "all_to_all")
-    return Execution(linear=linear, kernels="fused", dispatcher=named)  # type: ignore[arg-type]
+    return Execution(linear=linear(row.dtype), kernels="fused", dispatcher=named)  # type: ignore[arg-type]
 
 
 def _load(shape: Shape) -> Load:
     return Load(shape.tokens, shape.tokens * shape.top_k, local_experts=shape.experts / shape.ep)
 
 
-def _whole(row: Layer, names: Names, gpu: Gpu) -> float:
+def _work(job: Job, shape: Shape, kind: Literal["router", "experts"], *, gated: bool) -> list[Compute]:
+    model = model_of(shape, gated=gated)
+    return forward(model, kind, _load(shape), seq_len=shape.tokens, dtype="bf16", execution=job.execution)
+
+
+def _whole(job: Job, shape: Shape) -> float:
     """Router, dispatch, experts and combine of one layer, and their backward."""
-    shape, execution = shape_of(row), _execution(row)
-    model, machine = (
-        model_of(shape, gated=bool(re.search(GATED, row.config.lower()))),
-        names.machine(row.hardware, row.gpus),
-    )
-    total = 4 * _dispatch(row, names, shape, execution)
-    for kind in ("router", "experts"):
-        work = forward(model, kind, _load(shape), seq_len=shape.tokens, dtype="bf16", execution=execution)
-        for some in (work, backward(work)):
-            total += compute.seconds(some, gpu, machine.calibration, "bf16", execution).seconds
+    gated = bool(re.search(GATED, job.row.config.lower()))
+    total = 2 * sum(job.passes) * _dispatch(job, shape)
+    calibration = job.names.calibration(job.row.hardware)
+    with skipping():
+        for kind in KINDS:
+            for some in job.timed(_work(job, shape, kind, gated=gated)):
+                total += compute.seconds(some, job.gpu, calibration, "bf16", job.execution).seconds
     return total
 
 
-def _dispatch(row: Layer, names: Names, shape: Shape, execution: Execution) -> float:
-    machine, size = names.machine(row.hardware, row.gpus), shape.tokens * shape.top_k * shape.hidden * SIZE
-    groups = [range(start, start + shape.ep) for start in range(0, row.gpus, shape.ep)]
-    return network.dispatch(*machine, groups, size, shape.top_k, execution.dispatcher).seconds
+def _dispatch(job: Job, shape: Shape) -> float:
+    """One exchange of all rows."""
+    gpus = job.row.gpus
+    check_size(gpus, shape.ep)
+    machine, size = job.names.machine(job.row.hardware, gpus), shape.tokens * shape.top_k * shape.hidden * SIZE
+    groups = [range(start, start + shape.ep) for start in range(0, gpus, shape.ep)]
+    with skipping():
+        return network.dispatch(*machine, groups, size, shape.top_k, job.execution.dispatcher).seconds
 
 
-def _part(row: Layer, names: Names, gpu: Gpu, part: str) -> float:
+def _part(job: Job, shape: Shape, part: str) -> float:
     """One part of a layer with experts, as kernels alone."""
-    shape, execution = shape_of(row), _execution(row)
     if part in ("dispatch", "combine"):
-        return 2 * _dispatch(row, names, shape, execution)
+        return sum(job.passes) * _dispatch(job, shape)
     if part not in ("router", "grouped_gemm"):
         raise Skip("the fastest of several launches, nobody says which")
-    gated = not re.search("gelu|relu", row.config.lower())
-    kind = "router" if part == "router" else "experts"
-    work = forward(
-        model_of(shape, gated=gated), kind, _load(shape), seq_len=shape.tokens, dtype="bf16", execution=execution
-    )
+    gated = not re.search("gelu|relu", job.row.config.lower())
+    work = _work(job, shape, "router" if part == "router" else "experts", gated=gated)
     products = [kernel for kernel in work if kernel.kind == "grouped_gemm"]
-    return _alone(products or work[:2], names, row, gpu, execution)
+    return _alone(job, products or work[:2])
 
 
-def _alone(work: list[Compute], names: Names, row: Layer, gpu: Gpu, execution: Execution) -> float:
+def _alone(job: Job, work: list[Compute]) -> float:
     """Seconds of kernels and their backward without launches."""
-    calibration = as_measured(names.calibration(row.hardware))
-    both = [compute.parts(some, gpu, calibration, execution, "bf16")[0] for some in (work, backward(work))]
-    return sum(sum(parts) - parts.host for parts in both)
+    calibration = as_measured(job.names.calibration(job.row.hardware))
+    with skipping():
+        each = [compute.parts(some, job.gpu, calibration, job.execution, "bf16")[0] for some in job.timed(work)]
+    return sum(sum(parts) - parts.host for parts in each)
 
 
-def _attention(row: Layer, names: Names, gpu: Gpu) -> float:
+def _attention(job: Job) -> float:
     """The attention core of the model that the configuration begins with."""
-    model = names.model(row.config.split(" MoE layers")[0])
-    tokens, sequences = (re.search(pattern, row.config) for pattern in (r"seq (\d+)", r"micro-batch (\d+)"))
+    config = job.row.config
+    model = job.names.model(config.split(" MoE layers")[0])
+    tokens = count(f"seq {COUNT}", config, "config")
+    sequences = count(f"micro-batch {COUNT}", config, "config")
     if tokens is None or sequences is None:
         raise Skip("sequence or micro-batch not published")
-    return _core(model, int(tokens[1]), int(sequences[1]), names, row, gpu)
+    return _core(job, model, tokens, sequences)
 
 
-def _core(model: ModelSpec, seq_len: int, sequences: int, names: Names, row: Layer, gpu: Gpu) -> float:
+def _core(job: Job, model: ModelSpec, seq_len: int, sequences: int) -> float:
     load = Load(float(seq_len * sequences), 0.0)
     work = forward(model, "attention", load, seq_len=seq_len, dtype="bf16", moe=False)
-    return _alone([kernel for kernel in work if kernel.kind == "attention"], names, row, gpu, Execution())
+    kernels = [kernel for kernel in work if kernel.kind == "attention"]
+    return _alone(job._replace(execution=Execution()), kernels)
 
 
-def _rate(row: Layer, names: Names, gpu: Gpu) -> Outcome:
+def _rate(job: Job, times: Times) -> tuple[float, float]:
     """An attention kernel by its rates: forward and backward of one sequence, 1 and 2.5 times its FLOP."""
-    tokens = re.search(r"attention seq (\d+)", row.layer)
-    heads = next((shape for word, shape in WIDTHS.items() if word in row.layer), None)
-    if tokens is None or heads is None:
+    layer = job.row.layer
+    seq_len = count(f"attention seq {COUNT}", layer, "layer")
+    heads = next((shape for word, shape in WIDTHS.items() if word in layer), None)
+    if seq_len is None or heads is None:
         raise Skip("tokens or shape not published, or beside other work")
-    forward_rate, backward_rate = (float(text.split()[0]) * 1e12 for text in (row.forward_ms, row.backward_ms))
-    shape = model_of(Shape(1, 7168, 1, 1, 1, 1), gated=True)
-    model = ModelSpec(**{name: getattr(shape, name) for name in shape.__struct_fields__} | {"attention": heads})
-    seq_len = int(tokens[1])
+    model = structs.replace(model_of(Shape(1, 7168, 1, 1, 1, 1), gated=True), attention=heads)
     widths = attention.core(model)
     flop = 2 * seq_len * attention.pairs_per_token(seq_len) * (widths.queries + widths.output)
-    measured = flop / forward_rate + 2.5 * flop / backward_rate
-    return Outcome(row.id, "layers", _core(model, seq_len, 1, names, row, gpu), measured, accelerator=gpu.name)
+    rates = zip((1.0, 2.5), (times.forward, times.backward), strict=True)
+    measured = sum(flop * share / (rate * 1e12) for share, rate in rates if rate)
+    return _core(job, model, seq_len, 1), measured

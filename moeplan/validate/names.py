@@ -28,7 +28,7 @@ from moeplan.spec.shipped import load_calibration, load_cluster, load_model, shi
 from moeplan.spec.workload import Workload
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
-from moeplan.validate.outcome import Skip
+from moeplan.validate.outcome import Skip, reason
 from moeplan.validate.tables import Text, read_table
 
 PUBLISHED = Path(str(resources.files("moeplan"))) / "published"
@@ -61,7 +61,7 @@ class Names:
         self._entries = {
             (name.kind, name.name): _Entry(name, file)
             for file in files
-            for name in read_table(file, Name, optional=("note",))
+            for name in read_table(file, Name, optional=("note",), key=("kind", "name"))
         }
         self._cases: dict[tuple[Kind, str], Case] = {}
         self._machines: dict[tuple[str, int], Machine] = {}
@@ -161,4 +161,4 @@ def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     try:
         return check_cluster(first_gpus(structs.replace(cluster, nodes=max(1, gpus // per_node)), gpus))
     except SpecError as error:
-        raise Skip(f"hardware: {error}") from None
+        raise Skip(f"hardware: {reason(error)}") from None

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from moeplan.errors import MoeplanError
+
+MOST_APART = 1e12
+"""A prediction and a measurement further apart than this factor are not of the same thing."""
+NUMBER = r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)"
+"""A number that stands alone; digits inside a name, as in H100 or fp8, are none."""
 MEASURES = (
     *("step_time", "step_time_no_constants", "step_time_left_out", "peak_memory"),
     *("flop", "gemm", "layers", "collectives", "parameters"),
@@ -29,7 +39,8 @@ class Outcome(NamedTuple):
     """Why the published figure is known to disagree (`validate.disagreements`); empty for most."""
 
     low: float | None = None
-    """Nine of ten measurements are expected between this and `high`; None where no interval is told."""
+    """Nine of ten measurements are expected between this and `high`; None where no interval is told,
+    as for all but step times."""
     high: float | None = None
 
     @property
@@ -56,3 +67,35 @@ class Skip(Exception):  # noqa: N818 - no error: a row may be left out
 
 
 Result = Outcome | Skipped
+
+
+def checked(result: Result) -> Result:
+    """`result`, or a row without a prediction where its two numbers are not both finite, above 0 and comparable."""
+    if isinstance(result, Skipped):
+        return result
+    both = (result.predicted, result.measured)
+    if all(0 < value < math.inf for value in both) and 1 / MOST_APART < both[0] / both[1] < MOST_APART:
+        return result
+    return Skipped(result.id, result.measure, "predicted or measured is nothing that can be compared")
+
+
+def without_numbers(text: str) -> str:
+    """`text` with N for every number, so that rows alike have the same reason; names keep their digits."""
+    return re.sub(NUMBER, "N", text)
+
+
+def reason(error: MoeplanError) -> str:
+    """What `error` says as the reason of a row: without numbers, and without settings that nobody wrote.
+
+    What follows from a row's words is applied as settings of `--set`, whose errors begin with that option.
+    """
+    return without_numbers(re.sub(r"^--set [^:]*: ", "", str(error)))
+
+
+@contextmanager
+def skipping() -> Iterator[None]:
+    """Inside, what a layout, its price or its schedule refuse is a reason to leave the row out: Skip, no error."""
+    try:
+        yield
+    except MoeplanError as error:
+        raise Skip(reason(error)) from None

@@ -52,7 +52,7 @@ class Ratio(NamedTuple):
 
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs in `path`; SpecError as `read_table`."""
-    return read_table(path, Pair, optional=("kind",))
+    return read_table(path, Pair, optional=("kind",), key=("id_a", "id_b"))
 
 
 def ratios(pairs: Iterable[Pair], outcomes: Iterable[Outcome], tokens: Mapping[str, float]) -> list[Ratio]:

@@ -8,7 +8,6 @@ included, over the NIC ("RDMA"), where a token reaches 4 nodes at most. HybridEP
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from msgspec import structs
@@ -19,6 +18,7 @@ from moeplan.cost.durations import Machine
 from moeplan.spec.cluster import ClusterSpec
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
+from moeplan.validate.cells import COUNT, count
 from moeplan.validate.outcome import Skip
 from moeplan.validate.tables import Collective
 
@@ -29,6 +29,8 @@ TOKENS, HIDDEN, TOP_K = 4096, 7168, 8
 """As DeepEP's tests have them, after DeepSeek-V3; taken where a source prints only a bandwidth of large messages."""
 BLOCK_BYTES_PER_S = 45e9
 """What one block of HybridEP's kernels moves: its tables hold 43 to 53 GB/s for each of 4 to 8 blocks."""
+
+COLUMNS = "definition_of_bytes, notes"
 
 
 class Rows(NamedTuple):
@@ -46,23 +48,21 @@ def is_routed(row: Collective) -> bool:
 
 
 def rows_of(row: Collective) -> Rows:
-    """What the row says is sent; Skip where experts per token or bytes are not published."""
+    """What the row says is sent; Skip where experts per token or bytes are not published, SpecError for counts of 0."""
     text = f"{row.definition_of_bytes} {row.notes} "
-    k = re.search(r"top-?(\d+)", text)
+    k = count(f"top-?{COUNT}", text, COLUMNS)
     if k is None and "V3 config" not in text:
         raise Skip("number of experts per token not published")
-    top_k = int(k[1]) if k else TOP_K
-    told = re.search(r"(\d+)\?? tok|seq (\d+)", text)
-    wide = re.search(r"hidden (\d+)|top-\d+ x (\d+) |\bh(\d+) ", text)
+    top_k = k or TOP_K
+    told = count(rf"{COUNT}\?? tok|seq {COUNT}", text, COLUMNS)
+    wide = count(rf"hidden {COUNT}|top-\d+ x {COUNT} |\bh{COUNT} ", text, COLUMNS)
     if told is None and row.message_bytes is None and row.bw_GBps is None:
         raise Skip("bytes not published as a number")
-    tokens = float(next(filter(None, told.groups()))) if told else TOKENS
-    hidden = float(next(filter(None, wide.groups()))) if wide else HIDDEN
+    tokens, hidden = float(told or TOKENS), float(wide or HIDDEN)
     narrow = "FP8" in row.library or ("BF16" not in row.library and row.collective == "moe_dispatch" and _narrow(row))
     row_bytes = hidden * (1 if narrow else 2)
     size = row.message_bytes or tokens * top_k * row_bytes
-    experts = re.search(r"(\d+) experts", text)
-    return Rows(size / row_bytes, row_bytes, top_k, int(experts[1]) if experts else 0)
+    return Rows(size / row_bytes, row_bytes, top_k, count(f"{COUNT} experts", text, COLUMNS) or 0)
 
 
 def _narrow(row: Collective) -> bool:
@@ -119,9 +119,9 @@ def predicted_s(row: Collective, machine: Machine, cluster: ClusterSpec, gpus: i
         return network.all_to_all(fabric, single.calibration, group, size, "deepep").seconds
     if "HybridEP" in row.library:
         found = network.dispatch(*machine, group, size, rows.top_k, "hybridep").seconds
-        blocks = re.search(r"(\d+) CUDA blocks", row.library)
+        blocks = count(f"{COUNT} CUDA blocks", row.library, "library")
         moved = size * gpus * (1 - (1 - 1 / gpus) ** rows.top_k) / rows.top_k
-        return max(found, moved / (int(blocks[1]) * BLOCK_BYTES_PER_S) if blocks else 0.0)
+        return max(found, moved / (blocks * BLOCK_BYTES_PER_S) if blocks else 0.0)
     limit = min(nodes, TEST_NODES) if "V2" not in row.library else 0
     return network.dispatch(*machine, group, size, rows.top_k, "deepep", limit).seconds
 

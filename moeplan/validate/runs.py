@@ -64,9 +64,10 @@ class Runs:
         return [self._try(run, measure, price) for measure, published, price in asked if published]
 
     def convention(self, run: Run) -> Convention:
-        """How the row's source counts."""
+        """How the row's source counts; as Megatron-LM where it is none that `stacks` knows."""
         prefix = run.id.split("-")[0]
-        return self._conventions.get(prefix, Convention(prefix=prefix))
+        usual = Convention(prefix=prefix)
+        return self._conventions.get(prefix, usual) if self.stacks.knows(run) else usual
 
     def _try(self, run: Run, measure: str, price: Callable[[Run], _Pair]) -> Result:
         try:

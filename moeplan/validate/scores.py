@@ -81,7 +81,10 @@ class Validation(NamedTuple):
     """By calibration: what its `constants` would be to explain these step times best."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts."""
+        """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts.
+
+        intervals has only measures that have any.
+        """
         return {
             "overall": {measure: score(of(self.outcomes, measure))._asdict() for measure in MEASURES},
             "without_listed": {m: score(unlisted(of(self.outcomes, m)))._asdict() for m in MEASURES},
@@ -168,7 +171,10 @@ def reasons(skipped: Iterable[Skipped]) -> dict[str, int]:
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """One prediction in SI units: seconds, bytes, FLOP per token or parameters; the error is a fraction."""
+    """One prediction in SI units: seconds, bytes, FLOP per token or parameters; the error is a fraction.
+
+    low and high are None (null, or an empty cell) for measures without an interval: all but step times.
+    """
     return {
         "id": outcome.id,
         "measure": outcome.measure,

@@ -19,4 +19,4 @@ class Aside(Record):
 
 def read_set_aside(path: Path) -> dict[tuple[str, str], str]:
     """Reasons by id and measure; SpecError as `read_table`."""
-    return {(line.id, line.measure): line.reason for line in read_table(path, Aside)}
+    return {(line.id, line.measure): line.reason for line in read_table(path, Aside, key=("id", "measure"))}

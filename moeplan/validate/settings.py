@@ -22,7 +22,7 @@ from moeplan.spec.workload import Workload
 from moeplan.validate.alike import Told
 from moeplan.validate.degrees import degrees, expert_parallel, global_batch, seq_len
 from moeplan.validate.names import Names
-from moeplan.validate.outcome import Skip
+from moeplan.validate.outcome import Skip, skipping
 from moeplan.validate.recompute import recompute_rule
 from moeplan.validate.stacks import Stacks, Unknown
 from moeplan.validate.tables import Run
@@ -64,14 +64,14 @@ def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
     workload = Workload(seq_len=seq_len(filled), global_batch=global_batch(filled))
     plain = Case(model=model, cluster=cluster, workload=workload)
     given = degrees(filled, model)
-    try:
+    with skipping():
         layout = _layout(plain, given)
         found = Setting(plain, layout, rule.recompute, schedule_named(filled) or usual_schedule(layout))
         found = vary(found, settings)
-    except MoeplanError as error:
-        raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None
     if run.dp and run.dp != found.layout.dp:
         raise Skip("dp is not what the other degrees leave")
+    if found.layout.micro_batch * found.layout.dp > workload.global_batch:
+        raise Skip("the global batch is less than one micro-batch per data-parallel rank")
     open_ = {entry.name: entry for entry in (*_empty(run, whole, model), *stacks.unknown(run))}
     unknown = tuple(told for entry in open_.values() if (told := _possible(found, entry)).alternatives)
     fewer = ["fewer virtual stages, so that each has a layer"] if filled.vpp and filled.vpp != (given.vpp or 1) else []

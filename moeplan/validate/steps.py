@@ -7,13 +7,9 @@ from typing import NamedTuple
 
 from moeplan.analytic.form import Form, form
 from moeplan.cost.pricing import Machine, Pricing
-from moeplan.draft import dealt, outline, shape_of
+from moeplan.draft import dealt
 from moeplan.errors import MoeplanError
-from moeplan.estimator import usual_schedule
-from moeplan.layout import StageGraph
 from moeplan.layouts import stages
-from moeplan.optimizer.evaluate import footprint
-from moeplan.schedules import make
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.record import to_json
@@ -21,10 +17,8 @@ from moeplan.spec.shipped import load_calibration
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 from moeplan.validate.outcome import Skip
+from moeplan.validate.peaks import Peak, peak_of
 from moeplan.validate.settings import Setting, vary
-
-MOST_ACTIONS = 200_000
-"""Memory of longer orders is left out: they would take seconds each."""
 
 
 class Forms(NamedTuple):
@@ -85,18 +79,10 @@ class Steps:
             return None
 
 
-class Peak(NamedTuple):
-    """Memory of one rank at each position."""
-
-    graph: StageGraph
-    bytes: tuple[float, ...]
-
-
 def peak(found: Setting) -> Peak:
-    """Most bytes of one rank at each position, in the order of the usual schedule; Skip for very long orders."""
-    case, layout, recompute = found[:3]
-    plan = outline(case, layout, schedule=usual_schedule(layout), recompute=recompute)
-    if 2 * len(plan.graph.stages) * plan.batch.microbatches > MOST_ACTIONS:
-        raise Skip(f"more than {MOST_ACTIONS:,} actions in a step")
-    steps = make(plan.schedule.name, shape_of(layout, plan.graph, plan.batch.microbatches))
-    return Peak(plan.graph, footprint(plan, steps).peak)
+    """Most bytes of one rank at each position, under the setting's own schedule; Skip where it has none for it."""
+    case, layout, recompute, schedule = found[:4]
+    try:
+        return peak_of(case, layout, recompute, schedule)
+    except MoeplanError as error:
+        raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None

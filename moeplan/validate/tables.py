@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -15,6 +17,9 @@ from moeplan.spec.record import Record, read_bytes
 Whole = Annotated[int, msgspec.Meta(ge=1, le=10**8)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+MOST_DIGITS = 50
+"""Of any number in a cell; longer ones are no quantity, and words are searched for numbers too."""
+TOO_LONG = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 
 class Run(Record):
@@ -104,31 +109,56 @@ class Layer(Record):
 T = TypeVar("T", bound=Record)
 
 
-def read_table(path: Path, kind: type[T], *, optional: tuple[str, ...] = ()) -> list[T]:
-    """The rows of the CSV file `path` as records of `kind`; columns beside its fields are passed over.
+def read_table(path: Path, kind: type[T], *, optional: tuple[str, ...] = (), key: tuple[str, ...] = ("id",)) -> list[T]:
+    """The rows of the CSV file `path` as records of `kind`; columns beside its fields and empty rows are passed over.
 
     Columns named in `optional` may be missing. SpecError with the file, the row and the column where a column is
-    missing, a row is too long or too short, or a value is not what the column holds.
+    missing or there twice, a row is too long or too short, a value is not what the column holds, or a second row has
+    the same values in the columns `key`.
     """
     try:
         lines = csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)
-        header = next(lines, [])
-        missing = [name for name in kind.__struct_fields__ if name not in (*header, *optional)]
-        if missing:
-            wanted = ", ".join(kind.__struct_fields__)
-            raise SpecError(f"{path}: no column {missing[0]!r}; the columns are {wanted}")
-        return [_row(path, lines.line_num, header, cells, kind) for cells in lines if cells]
+        header = [name.strip() for name in next(lines, [])]
+        _check_header(path, header, kind, optional)
+        numbered = [(lines.line_num, cells) for cells in lines if any(map(str.strip, cells))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: not valid CSV: {error}") from None
+    rows = [_row(f"{path} line {line}", header, cells, kind) for line, cells in numbered]
+    if set(key) <= set(kind.__struct_fields__):
+        _check_once(path, [line for line, _ in numbered], rows, key)
+    return rows
 
 
-def _row(path: Path, line: int, header: list[str], cells: list[str], kind: type[T]) -> T:
+def _check_header(path: Path, header: list[str], kind: type[Record], optional: tuple[str, ...]) -> None:
+    wanted = ", ".join(kind.__struct_fields__)
+    for name in kind.__struct_fields__:
+        if name not in (*header, *optional):
+            raise SpecError(f"{path}: no column {name!r}; the columns are {wanted}")
+        if header.count(name) > 1:
+            raise SpecError(f"{path}: two columns {name!r}; the columns are {wanted}")
+
+
+def _check_once(path: Path, lines: Sequence[int], rows: Sequence[Record], key: tuple[str, ...]) -> None:
+    """SpecError where two rows have the same `key`: one would take the place of the other."""
+    seen: dict[tuple[object, ...], int] = {}
+    for line, row in zip(lines, rows, strict=True):
+        values = tuple(getattr(row, name) for name in key)
+        if values in seen:
+            told = ", ".join(f"{name} {value!r}" for name, value in zip(key, values, strict=True))
+            raise SpecError(f"{path} line {line}: {told} is already in line {seen[values]}; each row needs its own")
+        seen[values] = line
+
+
+def _row(place: str, header: list[str], cells: list[str], kind: type[T]) -> T:
     """One row; empty cells are left to the defaults of `kind`."""
-    where = f"{path} line {line} ({cells[0]})"
+    where = f"{place} ({cells[header.index('id')] if 'id' in header[: len(cells)] else cells[0]})"
     if len(cells) != len(header):
         raise SpecError(f"{where}: {len(cells)} cells for {len(header)} columns")
     fields = set(kind.__struct_fields__)
     given = {n: c.strip() for n, c in zip(header, cells, strict=True) if n in fields and c.strip()}
+    for column, text in given.items():
+        if long := TOO_LONG.search(text):
+            raise SpecError(f"{where}: {column}: {long[0][:8]}... has more than {MOST_DIGITS} digits")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

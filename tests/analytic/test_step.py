@@ -105,7 +105,10 @@ def test_bubbles_are_those_of_their_papers():
     assert bubble("1f1b", 8, 1) == bubble("gpipe", 8, 1) == 7
     assert bubble("interleaved", 8, 4) == 7 / 4
     assert bubble("zb-h1", 7, 1) == pytest.approx(2)
-    assert bubble("zbv", 8, 2) == 0
+    assert [32 * 3 + 3 * bubble(name, 8, 2) for name in ("zbv", "v-half", "v-min")] == pytest.approx(
+        [99.5, 104.5, 109], abs=0.15
+    )
+    assert bubble("zb-h2", 8, 1) == 0
     assert bubble("dualpipe", 16, 1) == pytest.approx(7 * 2 / 3)
     assert bubble("dualpipe", 1, 1) == 0
     with pytest.raises(SpecError, match="closed form"):
@@ -128,10 +131,12 @@ def test_a_module_for_a_further_token_is_one_more_layer_and_head_on_the_last_pos
     layout = Colocated(pp=4, dp=4, ep=4, split=(2, 2, 2, 2))
     with_it = structs.replace(case, memory=structs.replace(case.memory, mtp=True))
     plain, further = (formed(c, layout, "1f1b", machine_of(c)) for c in (case, with_it))
-    more = further.forward - plain.forward
+    known = plain.forward.shape[1]
+    more = further.forward[:, :known] - plain.forward
     assert not more[:-1].any()
     assert more[-1].sum() == 3
     assert ((more[-1] == 1) == (plain.forward[-1] > 0)).all()
+    assert further.forward[:, known:].tolist() == [[0, 0, 0]] * 3 + [[1, 0, 0]]
 
 
 def test_in_dualpipe_a_position_holds_two_opposite_stages(make_case, machine_of):

@@ -22,7 +22,7 @@ def some_form(draw):
         positions=np.ones(1),
         microbatches=np.array(200.0),
         bubble=none,
-        hop_s=none,
+        hop_s=np.zeros(2),
         hops=np.zeros(2),
         scatter_s=zero,
         gather_s=zero,

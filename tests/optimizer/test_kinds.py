@@ -66,7 +66,8 @@ def test_meshes_are_never_faster_or_smaller_than_their_screen(make_case, machine
 @pytest.mark.parametrize("name", MIXED)
 @pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
 def test_meshes_of_mixed_layers_are_never_faster_or_smaller(make_case, machine_of, name, layout, schedule):
-    check_screen(case_of(make_case, "chunks", **MIXED[name]), machine_of, layout, schedule)
+    case = case_of(make_case, "chunks", **MIXED[name])
+    check_screen(case, machine_of, layout if case.model.experts else structs.replace(layout, ep=1), schedule)
 
 
 def check_screen(case, machine_of, layout, schedule):
@@ -82,6 +83,7 @@ def check_screen(case, machine_of, layout, schedule):
 @pytest.mark.parametrize(("layout", "schedule"), COLOCATED)
 def test_dense_layers_count_in_the_bound(make_case, machine_of, layout, schedule):
     """A model without experts is bounded by all that it computes, not by its head alone."""
+    layout = structs.replace(layout, ep=1)
     case = case_of(make_case, "chunks", dense_width=4096, **MIXED["no experts"])
     bound = Screen(case, machine_of(case)).step_s(layout, Recompute())
     assert bound > 0.5 * simulated(case, machine_of(case), layout, schedule, Recompute()).step_s

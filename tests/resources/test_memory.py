@@ -9,6 +9,7 @@ from moeplan.layouts import stages
 from moeplan.plan import steps_of
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes, tracks
+from moeplan.resources.memory.fold import needs
 from moeplan.resources.memory.kept import piece_parts
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import Load
@@ -131,7 +132,7 @@ def live_microbatches(case, schedule):
     for stage, found in enumerate(activations(case, layout, schedule)):
         one = sum(part.alive for part in kept_by(plan, stage, load))
         live.append((found - needed(plan, stage, load)) / one)
-    return pytest.approx(live)
+    return pytest.approx(live, abs=0.05)  # rows that leave or wait are a few per cent of what is kept
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 9])
@@ -163,22 +164,58 @@ PLANS = [
 ]
 
 
+def when(steps, stages):
+    """{action: (start, end)} with F 1, B 2 and transfers 1 / 256 long, tried again until nothing changes."""
+    times, before = {}, None
+    while before != times:
+        before = dict(times)
+        for row in steps:
+            clock = 0.0
+            for (action,) in row:
+                stage, kind, microbatch = action
+                maker = (stage - 1, "F", microbatch) if kind == "F" else (stage + 1, "B", microbatch)
+                there = times.get(maker, (0.0, 0.0))[1] + 1 / 256 if 0 <= maker[0] < stages else 0.0
+                start = max(clock, there)
+                clock = start + (1.0 if kind == "F" else 2.0)
+                times[action] = (start, clock)
+    return times
+
+
+def waiting(row, times, stages, number, at):
+    """(stage, kind) of the actions after `number` whose rows have left their maker by `at`."""
+    for (action,) in row[number + 1 :]:
+        stage, kind, microbatch = action
+        maker = (stage - 1, "F", microbatch) if kind == "F" else (stage + 1, "B", microbatch)
+        if maker in times and times[maker][1] <= at:
+            yield stage, kind
+
+
 def slow_peaks(plan):
-    """The fold, one action at a time: a dictionary of what is alive, and the largest sum seen."""
-    at = loads(plan.case, plan.graph, plan.batch, 0)
-    peaks = []
-    for text in plan.schedule.positions:
-        alive, peak = {}, 0.0
-        for word in text.split():
-            kind = "F" if "F" in word else "B"
-            stage, microbatch = map(int, word.split(kind))
-            load = at[plan.graph.stages[stage][0]]
+    """The fold, one action at a time: a dictionary of what is alive, what waits, and the largest sum seen."""
+    at, steps, stages = loads(plan.case, plan.graph, plan.batch, 0), steps_of(plan), len(plan.graph.stages)
+    sizes, times, peaks = needs(plan.case, plan.graph, plan.recompute, at), when(steps, stages), []
+    for row in steps:
+        alive, peak, ended, left = {}, 0.0, -1.0, 0.0
+        for number, (action,) in enumerate(row):
+            stage, kind, microbatch = action
+            need, (start, end) = sizes[stage], times[action]
+            came = [
+                sum(sizes[s].arriving[k == "B"] for s, k in waiting(row, times, stages, number, moment))
+                for moment in (start, (start + end) / 2)
+            ]
             if kind == "F":
-                alive[stage, microbatch] = sum(part.alive for part in kept_by(plan, stage, load))
-                peak = max(peak, sum(alive.values()) + passing(plan, stage, load))
+                alive[stage, microbatch] = sum(p.alive for p in kept_by(plan, stage, at[plan.graph.stages[stage][0]]))
+                first, later = 0.0, need.passing
             else:
-                peak = max(peak, sum(alive.values()) + needed(plan, stage, load))
-                del alive[stage, microbatch]
+                first, later = sum(need.first), sum(need.later)
+                maker = times.get((stage + 1, "B", microbatch))
+                again = need.again and maker and number and maker[1] <= sum(times[row[number - 1][0]]) / 2
+                first += need.arriving[1] * bool(again)
+            early = kind == "B" and need.again
+            first += left if number and (early or start < ended + 1 / 256) else 0.0
+            peak = max(peak, sum(alive.values()) + max(first + came[0], later + came[1]))
+            alive.pop((stage, microbatch) if kind == "B" else None, None)
+            ended, left = end, need.leaving[kind == "B"]
         assert alive == {}
         peaks.append(peak)
     return peaks

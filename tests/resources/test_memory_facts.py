@@ -19,9 +19,10 @@ from moeplan.resources.memory import (
     static_bytes,
 )
 from moeplan.resources.work import Load
+from moeplan.spec.case import Case
 from moeplan.spec.execution import Execution
-from moeplan.spec.shipped import load_calibration
-from moeplan.spec.workload import Memory
+from moeplan.spec.shipped import load_calibration, load_cluster, load_model
+from moeplan.spec.workload import Memory, Workload
 
 NOTHING = Recompute()
 
@@ -169,3 +170,48 @@ def test_a_measured_run_of_qwen3_on_16_gpus(make_case):
     peak = max(sum(stage.bytes) for stage in told.stages) / GIB
     assert 35.8 < peak < 80
     assert peak == pytest.approx(60, abs=15)
+
+
+@pytest.mark.parametrize("kernels", ["eager", "fused"])
+def test_a_gate_of_the_output_keeps_itself_and_the_product(kernels):
+    """Qwen3-Next's full attention: 16 heads of 256, twice in two bytes."""
+    model, piece = load_model("qwen3-next-80b-a3b"), Piece(kind="attention", layer=3, stage=0)
+    kept = []
+    for gated in (False, True):
+        attention = structs.replace(model.attention, output_gate=gated)
+        case = Case(
+            model=structs.replace(model, attention=attention),
+            cluster=load_cluster("laptop"),
+            workload=Workload(seq_len=64, global_batch=1),
+            execution=Execution(kernels=kernels),
+        )
+        kept.append(piece_bytes(case, piece, NOTHING, Load(64.0, 640.0)).alive)
+    assert kept[1] - kept[0] == 64 * 2 * 2 * 16 * 256
+
+
+def test_weights_in_8_bits_are_one_of_the_two_copies(make_case):
+    """Transformer Engine has one by rows and one by columns: an 8-bit weight is the first of them itself."""
+    held = []
+    for weight in (2.0, 1.0):
+        case = structs.replace(
+            make_case(1, memory=Memory(weight_bytes=weight)), execution=Execution(linear="fp8", kernels="fused")
+        )
+        held.append(state_bytes(case, stages(case, Colocated()), 0).workspaces)
+    plain = structs.replace(make_case(1), execution=Execution(kernels="fused"))
+    placeholders = state_bytes(plain, stages(plain, Colocated()), 0).workspaces
+    assert held[0] - placeholders == 2 * (held[1] - placeholders) > 0
+
+
+def test_a_module_for_a_further_token_keeps_a_layer_and_what_it_joins(make_case):
+    """On the last stage alone, for every micro-batch that is alive there: one, in 1F1B."""
+    layout, kept = Colocated(pp=2, dp=2, ep=2), []
+    for trained in (False, True):
+        case = make_case(4, mtp_layers=1, seq_len=1024, memory=Memory(mtp=trained))
+        told = estimate(case, load_calibration("h800"), layout)
+        kept.append([stage.bytes.activations + stage.bytes.routing for stage in told.stages])
+        load = loads(case, told.plan.graph, told.plan.batch, 0)[1]
+    layer = sum(
+        piece_bytes(case, Piece(kind=kind, layer=1, stage=1), NOTHING, load).alive for kind in ("attention", "experts")
+    )
+    assert kept[1][0] == kept[0][0]
+    assert kept[1][1] - kept[0][1] == pytest.approx(layer + 2 * 2 * 64 * 1024)

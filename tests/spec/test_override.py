@@ -46,6 +46,20 @@ def test_values_of_every_root() -> None:
     assert CASE.model.top_k == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("tensor", ("tensor",)),
+        ("tensor, expert", ("tensor", "expert")),
+        ('["expert"]', ("expert",)),
+        ("", ()),
+        ("[]", ()),
+    ],
+)
+def test_a_list_may_be_written_with_commas_alone(text: str, hidden: tuple[str, ...]) -> None:
+    assert override(CASE, ["execution.hidden=context", f"execution.hidden={text}"]).execution.hidden == hidden
+
+
 def test_the_last_setting_wins_and_rules_see_only_the_end() -> None:
     assert override(CASE, ["model.top_k=4", "model.top_k=3"]).model.top_k == 3
     assert override(CASE, ["model.top_k=16", "model.experts=64"]).model.top_k == 16
@@ -66,6 +80,9 @@ def test_the_last_setting_wins_and_rules_see_only_the_end() -> None:
         ("model.top_k=4.0", "Expected `int`, got `float`"),
         ("model.top_k=9", r"top_k 9 is not within 1\.\.experts 8"),
         ("model=4", "Expected `object`"),
+        ("workload.dtype=fp16", "'fp16' - at .*; right is bf16, fp32, fp64$"),
+        ("execution.hidden=expert,all", r"'all' - at .*hidden\[1\]`; right is context, expert, gradients"),
+        ("model.attention.qk_norm_weights=some", "right is all, head, none"),
         ("cluster.node.nic=200", "200 needs a unit"),
         ("cluster.node.nic=200 GiB", "'200 GiB' is not a BytesPerS"),
         ("cluster.node.nics=0", "nodes 16 with nics 0"),

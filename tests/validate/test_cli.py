@@ -123,3 +123,90 @@ def test_constants_that_explain_ones_own_runs_are_told(moeplan, table):
     assert after["gemm"] < 0.85
     assert after["host"] > 1.5
     assert all(0.3 < value < 3 for value in after.values())
+
+
+OWN = {
+    "id": "X-1",
+    "model": "mixtral-8x7b",
+    "hardware": "dgx-h100",
+    "gpus": 64,
+    "tp": 1,
+    "pp": 4,
+    "ep": 8,
+    "micro_batch": 1,
+    "global_batch": 256,
+    "seq_len": 4096,
+    "dtype": "BF16",
+    "measured_step_s": 10,
+}
+
+
+def told(moeplan, option, path):
+    code, out, err = moeplan(option, path, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out, parse_constant=pytest.fail)
+
+
+def test_ids_like_published_ones_mean_nothing_in_ones_own_table(moeplan, table):
+    """SEQ's software, a figure set aside, and a pair, of rows that only look like those published."""
+    names = ["X-1", "SEQ-1", "BRG-021", "BSK-009", "BSK-010"]
+    found = told(moeplan, "--runs", table("runs", *(OWN | {"id": name} for name in names)))
+    assert {row["predicted"] for row in found["worst"] if row["measure"] == "step_time"} == {
+        found["worst"][0]["predicted"]
+    }
+    assert (found["listed"], found["pairs"]["pairs"], found["overall"]["step_time"]["rows"]) == ([], 0, 5)
+
+
+def test_ones_own_row_of_a_published_source_has_its_practices(moeplan, table, published_runs):
+    """Megatron-LM of arXiv 2205.05198 had neither fused loss nor divided optimizer states."""
+    rows = [OWN | {"id": f"SEQ-{900 + i}", "measured_peak_mem_gb": 50} for i in range(2)]
+    rows[1]["source"] = next(run.source for name, run in published_runs.items() if name.startswith("SEQ-"))
+    found = told(moeplan, "--runs", table("runs", *rows))
+    plain, known = sorted(row["predicted"] for row in found["worst"] if row["measure"] == "peak_memory")
+    assert known > 1.2 * plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "reason"),
+    [
+        (
+            "layers",
+            {"gpus": 8, "layer": "MoE layer (router+dispatch+experts+combine)", "dispatcher": "DeepEP"}
+            | {"config": "tokens/GPU 4096, hidden 2048, 64 experts top-6, ffn 1408, EP8", "forward_ms": 2},
+            {"dtype": "NVFP4"},
+            "gpu 'H100 SXM 80GB': no peak for fp4",
+        ),
+        (
+            "collectives",
+            {"nodes": 1, "gpus": 8, "collective": "alltoall", "message_bytes": 2**26, "latency_us": 300}
+            | {"definition_of_bytes": "nccl-tests size"},
+            {"gpus": 1},
+            "one GPU sends nothing",
+        ),
+        (
+            "gemm",
+            {"kind": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "latency_us": 200},
+            {"dtype": "int4"},
+            "no peak of H100 SXM 80GB for int4",
+        ),
+    ],
+)
+def test_a_row_without_a_price_leaves_the_others_in(moeplan, table, kind, good, bad, reason):
+    good |= {"id": "X-1", "hardware": "dgx-h100"}
+    found = told(moeplan, f"--{kind}", table(kind, good, good | {"id": "X-2"} | bad))
+    assert found["overall"][kind]["rows"] == 1
+    (why,) = found["skipped"]
+    assert reason in why
+
+
+def test_a_time_that_is_none_is_one_line_with_file_row_column_and_value(moeplan, table):
+    row = {"id": "X-1", "hardware": "dgx-h100", "gpus": 8, "layer": "attention", "forward_ms": "n/a"}
+    code, out, err = moeplan("--layers", table("layers", row))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "layers.csv (X-1): forward_ms: 'n/a' is not a number of milliseconds above 0" in err
+
+
+def test_measurements_that_cannot_be_are_no_infinity(moeplan, table):
+    found = told(moeplan, "--runs", table("runs", OWN | {"measured_step_s": 1e-300}))
+    assert found["overall"]["step_time"]["rows"] == 0
+    assert list(found["skipped"]) == ["step_time: predicted or measured is nothing that can be compared"]

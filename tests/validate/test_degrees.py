@@ -14,6 +14,7 @@ from moeplan.validate.degrees import (
     virtual_stages,
     written_layout,
 )
+from moeplan.validate.outcome import Skip
 from moeplan.validate.tables import Run
 
 
@@ -94,6 +95,12 @@ def test_a_written_layout_is_taken_where_it_fits(run_row):
     assert stage_layers(run, model, 2) == ()
     uneven = run_row(notes=f"x; layout Et|t*{model.num_layers - 1}L; y")
     assert stage_layers(uneven, model, 2) == (1, model.num_layers - 1)
+
+
+@pytest.mark.parametrize("text", [f"E{'(' * 9}t*9999{')*9' * 9}L", f"E{'(' * 10**5}L", "Et*10000000L", "(t|)*99999999"])
+def test_a_layout_without_end_is_left_out(text):
+    with pytest.raises(Skip, match="longer than that of any model"):
+        written_layout(text)
 
 
 @given(st.integers(1, 12), st.integers(1, 12))

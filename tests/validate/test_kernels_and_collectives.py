@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from moeplan.cost.compute import share
+from moeplan.errors import SpecError
 from moeplan.spec.shipped import load_calibration
 from moeplan.validate.collectives import predict_collective
 from moeplan.validate.kernels import held_out, predict_gemm
@@ -61,6 +62,19 @@ def test_an_element_type_without_a_peak(names):
         predict_gemm(product(hardware="dgx-a100", dtype="fp8"), names)
     with pytest.raises(Skip, match="for int4"):
         predict_gemm(product(dtype="int4"), names)
+
+
+@pytest.mark.parametrize("kind", ["attention", "gemv", "grouped"])
+def test_another_kernel_is_no_matrix_product(names, kind):
+    with pytest.raises(Skip, match=f"{kind} is no matrix product"):
+        predict_gemm(product(kind=kind), names)
+    assert predict_gemm(product(kind="gemm (best shape)"), names) == predict_gemm(product(), names)
+
+
+@pytest.mark.parametrize("text", ["4096 tok x top-0 x 7168 FP8", "0 tok x top-8", "top-8 hidden 0"])
+def test_counts_of_routed_rows_are_above_0(names, text):
+    with pytest.raises(SpecError, match=r"definition_of_bytes, notes: .* is no whole number above 0"):
+        predict_collective(collective(**ROUTED | {"definition_of_bytes": text}), names)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +197,14 @@ def test_puts_that_gpus_start_take_the_cards_inside_a_node_too(names):
         ({"collective": "moe_dispatch"}, "experts per token not published"),
         ({"nodes": 4, "gpus": 16}, "a part of the GPUs of several nodes"),
         ({"gpus": 12}, "not whole nodes"),
+        ({"gpus": 1}, "one GPU sends nothing"),
+        ({"gpus": 1, "latency_us": None, "bw_GBps": 5.0, "bw_definition": "busbw"}, "one GPU sends nothing"),
+        ({"gpus": 1} | {"collective": "moe_dispatch", "definition_of_bytes": "top-8"}, "one GPU sends nothing"),
+        ({"gpus": 100_000}, "nodes and GPUs disagree"),
+        ({"nodes": 3}, "nodes and GPUs disagree"),
+        ({"nodes": 12_500, "gpus": 100_000}, "too many GPUs"),
+        ({"nodes": 512, "gpus": 4096}, "too many GPUs"),
+        ({"nodes": 4096, "gpus": 32_768, "collective": "all_reduce"}, "too many GPUs"),
         ({"hardware": "Intel Gaudi 2"}, "no cluster with it ships"),
     ],
 )

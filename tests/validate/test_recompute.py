@@ -21,12 +21,19 @@ EVERYTHING = {"attention": "full", "ffn": "full"}
         ("selective(flash)", {"modules": ("core_attention",)}),
         ("selective + sequence parallel", {"modules": ("core_attention",)}),
         ("selective:core_attn", {"modules": ("core_attention",)}),
-        ("selective:moe", {"ffn": "full"}),
-        ("selective:moe+layernorm", {"ffn": "full", "modules": ("norm",)}),
+        ("selective:moe", {"ffn": "full", "modules": ("shared_experts",)}),
+        ("selective:moe+layernorm", {"ffn": "full", "modules": ("norm", "shared_experts")}),
         ("selective:moe_act+layernorm", {"modules": ("activation", "norm")}),
         ("selective:mlp+mla_up_proj (relaxed in later steps)", {"modules": ("dense", "latent_up")}),
         ("selective (RMSNorm, MLA up-proj)", {"modules": ("norm", "latent_up")}),
         ("selective:norm+act+shared_expert", {"modules": ("norm", "activation", "shared_experts")}),
+        ("selective:experts", {"ffn": "experts"}),
+        ("selective:experts+moe", {"ffn": "full", "modules": ("shared_experts",)}),
+        ("norm", {"modules": ("norm",)}),
+        ("mlp", {"modules": ("dense",)}),
+        ("core_attn, moe_act", {"modules": ("core_attention", "activation")}),
+        ("experts", {"ffn": "experts"}),
+        ("moe/FP8 params", {"ffn": "full", "modules": ("shared_experts",)}),
         ("selective AC", {"modules": ("every_other_product",)}),
         ("per-op SAC", {"modules": ("every_other_product",)}),
     ],
@@ -41,13 +48,19 @@ def test_rules(text, rule):
         ("full layers=5", 32, {}, "some layers computed again: taken as none"),
         ("full layers=20", 32, EVERYTHING, "some layers computed again: taken as all"),
         ("full layers=32", 32, EVERYTHING, ""),
+        ("full 4 layers", 4, EVERYTHING, ""),
+        ("full 4 layers", 16, {}, "some layers computed again: taken as none"),
+        ("full (12 of 16 layers)", 16, EVERYTHING, "some layers computed again: taken as all"),
+        ("full 2/16 layers", 16, {}, "some layers computed again: taken as none"),
+        ("full 0 layers", 16, {}, ""),
+        ("full layers=0", 0, {}, ""),
     ],
 )
 def test_a_number_of_layers_becomes_the_nearest_rule(text, layers, rule, note):
     assert recompute_rule(text, layers) == (Recompute(**rule), note)
 
 
-@pytest.mark.parametrize("text", ["selective:router", "some", "selective:moe+router"])
+@pytest.mark.parametrize("text", ["selective:router", "some", "selective:moe+router", "norm+router"])
 def test_what_no_rule_says(text):
     with pytest.raises(Skip, match="recompute"):
         recompute_rule(text)

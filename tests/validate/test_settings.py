@@ -94,6 +94,14 @@ def test_empty_cells_are_told(own, changes, open_):
     assert sorted(entry.name for entry in own(**changes).unknown) == sorted(open_)
 
 
+@pytest.mark.parametrize("changes", [{"global_batch": 3}, {"micro_batch": 9}])
+def test_a_batch_that_leaves_ranks_idle_is_no_run(own, changes):
+    """4 data-parallel ranks."""
+    own(global_batch=4)
+    with pytest.raises(Skip, match="less than one micro-batch per data-parallel rank"):
+        own(**changes)
+
+
 def test_a_row_of_words_becomes_records(own):
     told = own(
         dtype="MXFP8",
@@ -104,7 +112,7 @@ def test_a_row_of_words_becomes_records(own):
     assert told.case.execution == Execution(
         linear="mxfp8", dispatcher="hybridep", graphs="step", hidden=("expert",), capacity=1.5
     )
-    assert told.recompute == Recompute(ffn="full", modules=("norm",))
+    assert told.recompute == Recompute(ffn="full", modules=("norm", "shared_experts"))
     assert told.case.memory == Memory()
     assert told.schedule == "1f1b"
     assert own(dispatcher_or_overlap="FSDP8").case.memory == Memory(zero=3)

@@ -26,6 +26,24 @@ def test_conditions_come_after_the_rows_own_words_the_rest_before(run_row):
     assert stacks.settings(run_row(id="Z-1")) == ["execution.linear=same"]
 
 
+def test_lines_are_about_a_prefix_or_one_row_not_about_how_ids_begin(run_row):
+    stacks = Stacks([Stack(rows="OWN", settings="a=1"), Stack(rows="OWN-1", settings="b=2")])
+    assert stacks.settings(run_row())[:2] == ["a=1", "b=2"]
+    assert stacks.settings(run_row(id="OWN-10"))[:1] == ["a=1"]
+    assert stacks.settings(run_row(id="OWNER-1")) == ["execution.linear=same"]
+
+
+def test_a_prefix_is_a_publication_only_with_its_source(run_row):
+    stacks = Stacks([Stack(rows="OWN", settings="a=1", unknown="b: c=3")], sources=frozenset({("OWN", "a paper")}))
+    known, other = run_row(source="a paper"), run_row(source="mine")
+    assert (stacks.knows(known), stacks.settings(known)[0], len(stacks.unknown(known))) == (True, "a=1", 1)
+    assert (stacks.knows(other), stacks.settings(other), stacks.unknown(other)) == (
+        False,
+        ["execution.linear=same"],
+        [],
+    )
+
+
 def test_what_is_open_is_read_with_its_alternatives(run_row):
     line = Stack(rows="OWN", unknown="gradients: a=1 & b=2 | c=3; recompute: d=4")
     gradients = Unknown("gradients", (("a=1", "b=2"), ("c=3",)))

@@ -3,7 +3,7 @@
 import pytest
 
 from moeplan.errors import SpecError
-from moeplan.validate.names import PUBLISHED
+from moeplan.validate.names import PUBLISHED, Name, Names
 from moeplan.validate.tables import Collective, Gemm, Layer, Run, read_table
 
 
@@ -75,6 +75,41 @@ def test_a_row_of_the_wrong_length(table):
     path.write_text(path.read_text().rstrip() + ",one more\n")
     with pytest.raises(SpecError, match=r"line 2 \(A-1\): 25 cells for 24 columns"):
         read_table(path, Run)
+
+
+def test_a_second_row_with_the_same_id_is_refused(table):
+    with pytest.raises(SpecError, match=r"runs.csv line 4: id 'A-1' is already in line 2; each row needs its own"):
+        read_table(table("runs", GOOD, GOOD | {"id": "A-2"}, GOOD | {"tp": 2}), Run)
+
+
+def test_rows_that_are_told_apart_by_two_columns(tmp_path):
+    path = tmp_path / "names.csv"
+    lines = ["kind,name,target,overrides", "model,a,b,", "hardware,a,b,"]
+    path.write_text("\n".join(lines))
+    assert len(read_table(path, Name, optional=("note",), key=("kind", "name"))) == 2
+    path.write_text("\n".join([*lines, "model,a,c,"]))
+    with pytest.raises(SpecError, match=r"line 4: kind 'model', name 'a' is already in line 2"):
+        Names([path])
+
+
+def test_spaces_around_column_names_and_empty_rows_are_passed_over(table):
+    path = table("runs", GOOD)
+    header, row = path.read_text().splitlines()
+    path.write_text("\n".join([header.replace(",gpus,", ", gpus ,"), "," * header.count(","), " , ", row, ""]))
+    assert [run.gpus for run in read_table(path, Run)] == [8]
+
+
+def test_a_column_that_is_there_twice_is_refused(table):
+    path = table("runs", GOOD)
+    header, row = path.read_text().splitlines()
+    path.write_text(f"{header}, gpus\n{row},9\n")
+    with pytest.raises(SpecError, match="two columns 'gpus'; the columns are id, source"):
+        read_table(path, Run)
+
+
+def test_a_number_without_end_is_no_number(table):
+    with pytest.raises(SpecError, match=r"line 2 \(A-1\): notes: 99999999... has more than 50 digits"):
+        read_table(table("runs", GOOD | {"notes": f"capacity factor {'9' * 5000}"}), Run)
 
 
 def test_a_missing_file(tmp_path):

@@ -9,11 +9,13 @@ from __future__ import annotations
 from moeplan.resources.memory.beside import Beside as Beside
 from moeplan.resources.memory.beside import beside as beside
 from moeplan.resources.memory.beside import process_groups as process_groups
+from moeplan.resources.memory.closed import CLOSED as CLOSED
+from moeplan.resources.memory.closed import IN_V as IN_V
+from moeplan.resources.memory.closed import closed_peaks as closed_peaks
+from moeplan.resources.memory.closed import in_v as in_v
 from moeplan.resources.memory.fold import Live as Live
-from moeplan.resources.memory.fold import Track as Track
 from moeplan.resources.memory.fold import peak_activation_bytes as peak_activation_bytes
 from moeplan.resources.memory.fold import peak_activations as peak_activations
-from moeplan.resources.memory.fold import tracks as tracks
 from moeplan.resources.memory.held import replica_parameters as replica_parameters
 from moeplan.resources.memory.kept import Kept as Kept
 from moeplan.resources.memory.kept import piece_bytes as piece_bytes
@@ -22,3 +24,7 @@ from moeplan.resources.memory.state import held_parameters as held_parameters
 from moeplan.resources.memory.state import host_bytes as host_bytes
 from moeplan.resources.memory.state import state_bytes as state_bytes
 from moeplan.resources.memory.state import static_bytes as static_bytes
+from moeplan.resources.memory.state import updated_parameters as updated_parameters
+from moeplan.resources.memory.track import Lengths as Lengths
+from moeplan.resources.memory.track import Track as Track
+from moeplan.resources.memory.track import tracks as tracks

@@ -104,7 +104,7 @@ def _core(case: Case, load: Load) -> list[Term]:
         Term(size * tokens * widths.queries, up),
         Term(size * tokens * widths.keys, (*up, AGAIN)),
         Term(size * tokens * widths.values, up),
-        Term(size * tokens * widths.output),
+        Term(size * tokens * widths.output * (1 + 2 * attention.gated_output(model))),
         Term(size * tokens * again, (AGAIN,)),
         Term(4 * tokens * heads, ("core_attention",)),
         Term(attention.normed(model) * tokens * STATISTIC_BYTES * _normed_heads(model, load.tp), (AGAIN,)),
@@ -156,7 +156,8 @@ def eager_gradients(case: Case, piece: Piece, load: Load, *, ride: bool = False)
     weights in the element type and of their rows, when inner values and two copies of the rows are gone; and the
     residual's, which waits at home unless it rides. Dense: the
     gradient that came, two inner values, or the weights' when inner values are gone. Attention: gradients of both its
-    outputs, of queries, keys, values and output of the core, and the weights'.
+    outputs, of queries, keys, values and output of the core, and the weights'; or, where hidden is wide, those around
+    router and shared experts.
     """
     model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
     own = size * model.hidden * load.tokens / load.tp
@@ -172,14 +173,27 @@ def eager_gradients(case: Case, piece: Piece, load: Load, *, ride: bool = False)
         late = weights - (4 if model.gated else 2) * value
         return own + max(2 * value + weights / count.ffn_matrices(model), late), 0.0
     if piece.kind == "attention":
-        return own + size * _attention_gradients(model, piece, load), 0.0
+        early = 0.0 if is_dense(model, piece.layer) else _router_gradients(model, load)
+        return max(own + size * _attention_gradients(model, piece, load), size * early), 0.0
     return 0.0, 0.0
+
+
+def _router_gradients(model: ModelSpec, load: Load) -> float:
+    """Elements of gradients while router and shared experts go back: rows, and their matrices.
+
+    Rows of [tokens, hidden]: the output's, the router's input and their sum; with shared experts the residual's and
+    those of gate and up as well, of which one is in the sum.
+    """
+    rows = 5 if model.shared_experts else 3
+    beside = count.router_parameters(model) + count.shared_share(model, load.tp)
+    return rows * model.hidden * load.tokens / load.tp + beside
 
 
 def _attention_gradients(model: ModelSpec, piece: Piece, load: Load) -> float:
     """Elements of gradients while the core goes back: of what it reads and writes, and of the matrices behind it.
 
-    Or, where they are more, of all matrices when what the core kept is gone.
+    Or, where they are more, of all matrices and three copies of the rows when what the core kept is gone: of the norm
+    through two matrices and their sum.
     """
     state = has_state(model, piece.layer)
     inside = mixer.kept_elements(model, load.tp) if state else sum(attention.core(model, load.tp))
@@ -190,4 +204,5 @@ def _attention_gradients(model: ModelSpec, piece: Piece, load: Load) -> float:
         beside = count.router_parameters(model) + count.shared_share(model, load.tp)
         behind, whole = behind + beside, whole + beside
         values = (4 if model.gated else 2) * load.tokens * shared_width(model) / load.tp
-    return max(load.tokens * inside + behind, whole - load.tokens * inside) - values
+    late = whole + 3 * model.hidden * load.tokens / load.tp - load.tokens * inside
+    return max(load.tokens * inside + behind, late) - values

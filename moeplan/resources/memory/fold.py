@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moeplan.layout import Recompute, StageGraph, pieces_of, rides
+from moeplan.layout import Piece, PieceKind, Recompute, StageGraph, pieces_of, rides
 from moeplan.program import keeps
 from moeplan.resources.memory.kept import Parts, piece_parts
+from moeplan.resources.memory.track import Track
 from moeplan.resources.traffic import edge_bytes
-from moeplan.resources.work import Load
-from moeplan.schedule import Steps
+from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.spec.case import Case
-from moeplan.spec.model import has_state, is_dense
+from moeplan.spec.model import has_ffn, has_state, is_dense, row_width
 
 
 class Live(NamedTuple):
@@ -33,29 +33,32 @@ class Live(NamedTuple):
     """Rows in flight."""
 
 
-class Track(NamedTuple):
-    """The actions of one position in their order, as arrays [actions]."""
-
-    stages: NDArray[np.intp]
-    kinds: NDArray[np.str_]
+NOTHING = Live(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-class _Stage(NamedTuple):
-    """What one virtual stage keeps of a micro-batch, and what the fullest moment of its backward has beside."""
+class Need(NamedTuple):
+    """What one virtual stage keeps of a micro-batch, and what moments of its backward have beside."""
 
     alive: float
     routing: float
     logits: float
-    moment: Live
-    """Beside what is kept: less of it, where later pieces have gone back already."""
+    first: Live
+    """While its backward begins; beside what is kept."""
+    later: Live
+    """The fullest moment after that: less is kept, where later pieces have gone back already."""
+    again: bool
+    """Whether its backward begins with a forward, which does not wait for the gradient."""
     passing: float
     """Rows in flight in its forward."""
+    arriving: tuple[float, float]
+    """Bytes that its forward and its backward start from, where another position sends them."""
+    leaving: tuple[float, float]
+    """Bytes that its forward and its backward send to another position."""
 
-
-def tracks(steps: Steps) -> list[Track]:
-    """`steps` as arrays, for every position."""
-    rows = [[action for step in row for action in step] for row in steps]
-    return [Track(np.array([a.stage for a in row]), np.array([a.kind for a in row])) for row in rows]
+    @property
+    def most(self) -> float:
+        """Bytes beside what is kept at the fullest moment."""
+        return max(sum(self.first), sum(self.later), self.passing)
 
 
 def peak_activation_bytes(
@@ -73,14 +76,19 @@ def peak_activations(
     Rows in flight: while a transfer runs, one buffer of its edge on each side; while experts run, their gradients'
     rows. Piper counts none.
     """
-    known: dict[tuple[object, ...], Parts] = {}
-    stages = [_stage(case, graph, stage, recompute, loads[homes[0]], known) for stage, homes in enumerate(graph.stages)]
+    stages = needs(case, graph, recompute, loads)
     return [_peak(track, stages) for track in order]
+
+
+def needs(case: Case, graph: StageGraph, recompute: Recompute, loads: Sequence[Load]) -> list[Need]:
+    """What each virtual stage keeps of a micro-batch, and what its backward needs beside."""
+    known: dict[tuple[object, ...], Parts] = {}
+    return [_stage(case, graph, stage, recompute, loads[homes[0]], known) for stage, homes in enumerate(graph.stages)]
 
 
 def _stage(
     case: Case, graph: StageGraph, stage: int, recompute: Recompute, load: Load, known: dict[tuple[object, ...], Parts]
-) -> _Stage:
+) -> Need:
     """What a stage keeps; its backward needs one piece's transient at a time. `known`: parts of alike pieces."""
     numbers, model, parts = pieces_of(graph, stage), case.model, []
     for i in numbers:
@@ -91,10 +99,55 @@ def _stage(
             known[key] = piece_parts(case, piece, recompute, load, ride=ride)
         parts.append(known[key])
     rows = [_rows(case, graph, i, load) for i in numbers]
-    moments, passing = _moments(graph, numbers, parts, rows, recompute), max(rows)
-    fullest = max([*moments, Live(0.0, 0.0, 0.0, 0.0, passing)], key=sum)
+    first, *later = _moments(graph, numbers, parts, [_again(case, graph, i, load) for i in numbers], recompute)
     alive, routing, logits = (sum(part[i] for part in parts) for i in range(3))
-    return _Stage(alive, routing, logits, fullest, passing)
+    if stage == len(graph.stages) - 1:
+        more, sorted_ = further_kept(case, recompute, load)
+        alive, routing = alive + more, routing + sorted_
+    return Need(
+        alive,
+        routing,
+        logits,
+        first,
+        max([*later, NOTHING], key=sum),
+        keeps(graph.pieces[numbers[-1]], recompute) != "activations",
+        max(rows),
+        _between(case, graph, ((numbers[0] - 1, "F"), (numbers[-1], "B")), load),
+        _between(case, graph, ((numbers[-1], "F"), (numbers[0] - 1, "B")), load),
+    )
+
+
+def further_kept(case: Case, recompute: Recompute, load: Load) -> tuple[float, float]:
+    """What the modules for further tokens keep of one micro-batch, and how much of it is routing; logits stand apart.
+
+    Each: one layer, with experts where the model has some, and the joined hidden state and embedding, 2 hidden wide.
+    Left out: their gradients while their own backward runs, which are no more than the head's.
+    """
+    model = case.model
+    if not case.memory.mtp or not model.mtp_layers or case.memory.activations == "piper":
+        return 0.0, 0.0
+    layers = range(model.num_layers)
+    like = next(
+        (layer for layer in layers if has_ffn(model, layer) and is_dense(model, layer) != bool(model.experts)), 0
+    )
+    kinds: tuple[PieceKind, ...] = ("attention", "experts" if model.experts else "dense")
+    parts = [piece_parts(case, Piece(kind=kind, layer=like, stage=0), recompute, load, ride=False) for kind in kinds]
+    joined = 2 * model.hidden * ELEMENT_BYTES[case.workload.dtype] * load.tokens / load.tp
+    kept, routing = (model.mtp_layers * sum(part[i] for part in parts) for i in range(2))
+    return kept + model.mtp_layers * joined, routing
+
+
+def _between(case: Case, graph: StageGraph, ends: Sequence[tuple[int, str]], load: Load) -> tuple[float, float]:
+    """Bytes of one rank on the two edges between stages, each with its phase; Piper counts none."""
+    if case.memory.activations == "piper":
+        return 0.0, 0.0
+    first, second = (
+        edge_bytes(case.model, graph, edge, phase, load, dtype=case.workload.dtype)
+        if 0 <= edge < len(graph.edges)
+        else 0.0
+        for edge, phase in ends
+    )
+    return first, second
 
 
 def _moments(
@@ -114,11 +167,24 @@ def _moments(
             before = parts[place - 1].again
         left = Live(routing + logits - alive, -routing, -logits, before, 0.0)
         running = part.transient - part.loss - part.rows
-        result.append(left._replace(logits=part.loss - logits, working=before + running, buffers=part.rows))
-        if part.again:
+        if keeps(graph.pieces[numbers[place]], recompute) != "activations":
             result.append(left._replace(working=before + part.again, buffers=rows[place]))
+        result.append(left._replace(logits=part.loss - logits, working=before + running, buffers=part.rows))
         gone = (alive + part.alive, routing + part.routing, logits + part.logits)
     return result
+
+
+def _again(case: Case, graph: StageGraph, number: int, load: Load) -> float:
+    """Bytes beside what a piece that is computed again keeps: an expert's outputs (three where the residual rides).
+
+    The gradient's rows are there as well, where they come from inside the position.
+    """
+    if case.memory.activations == "piper":
+        return 0.0
+    piece, model, size = graph.pieces[number], case.model, ELEMENT_BYTES[case.workload.dtype]
+    copies = (3 if rides(graph, number) else 1) * size * load.rows * row_width(model) * (piece.kind == "experts")
+    inside = number + 1 < len(graph.pieces) and graph.pieces[number + 1].stage == piece.stage
+    return copies + (edge_bytes(model, graph, number, "B", load, dtype=case.workload.dtype) if inside else 0.0)
 
 
 def _rows(case: Case, graph: StageGraph, number: int, load: Load) -> float:
@@ -130,25 +196,57 @@ def _rows(case: Case, graph: StageGraph, number: int, load: Load) -> float:
     return 2 * (case.execution.capacity or 1.0) * max(sent, default=0.0)
 
 
-def _peak(track: Track, stages: Sequence[_Stage]) -> Live:
+def _peak(track: Track, stages: Sequence[Need]) -> Live:
     """The fullest moment of one position: F adds what its stage keeps, B and W take it away.
 
-    Every backward needs what its moment says; the forward that runs already counts as kept.
+    Every backward needs what its moments say; the forward that runs already counts as kept.
     """
     kept = np.array([stage[:3] for stage in stages])[track.stages]
-    moments = np.array([stage.moment for stage in stages])[track.stages]
-    passing = np.array([Live(0.0, 0.0, 0.0, 0.0, stage.passing) for stage in stages])[track.stages]
-    enters = (track.kinds == "F")[:, None]
-    change = np.where(enters, kept, np.where((track.kinds == "I")[:, None], 0.0, -kept))
-    after = np.cumsum(change, axis=0)
-    held, beside = np.where(enters, after, after - change), np.where(enters, passing, moments)
-    fullest = int((held[:, 0] + beside.sum(axis=1)).argmax())
-    alive, routing, logits = held[fullest].tolist()
-    extra = Live(*beside[fullest].tolist())
-    return Live(
-        max(0.0, alive - routing - logits + extra.activations),
-        max(0.0, routing + extra.routing),
-        max(0.0, logits + extra.logits),
-        extra.working,
-        extra.buffers,
-    )
+    enters, weights = (track.kinds == "F")[:, None], (track.kinds == "I")[:, None]
+    after = np.cumsum(np.where(enters, kept, np.where(weights, 0.0, -kept)), axis=0)
+    held = np.where(enters | weights, after, after + kept)
+    most, best = -1.0, NOTHING
+    for beside in _beside(track, stages, enters):
+        fullest = int((held[:, 0] + beside.sum(axis=1)).argmax())
+        alive, routing, logits = held[fullest].tolist()
+        extra = Live(*beside[fullest].tolist())
+        if alive + sum(extra) > most:
+            most = alive + sum(extra)
+            best = Live(
+                max(0.0, alive - routing - logits + extra.activations),
+                max(0.0, routing + extra.routing),
+                max(0.0, logits + extra.logits),
+                extra.working,
+                extra.buffers,
+            )
+    return best
+
+
+def _beside(
+    track: Track, stages: Sequence[Need], enters: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`Live` beside what is kept, when each action begins and later in it [actions, 5]."""
+    passing = np.array([NOTHING._replace(buffers=stage.passing) for stage in stages])[track.stages]
+    first = np.where(enters, 0.0, np.array([stage.first for stage in stages])[track.stages])
+    later = np.where(enters, passing, np.array([stage.later for stage in stages])[track.stages])
+    again = ~enters[:, 0] & np.array([stage.again for stage in stages])[track.stages]
+    comes, leaves = _bytes(track, [s.arriving for s in stages]), _bytes(track, [s.leaving for s in stages])
+    own = np.arange(len(comes))
+    first[:, 4] += _waiting(comes, track.before, own) + np.where(again & (track.during < own), comes, 0.0)
+    first[1:, 4] += np.where((again | track.follows)[1:], leaves[:-1], 0.0)
+    later[:, 4] += _waiting(comes, track.during, own)
+    return first, later
+
+
+def _bytes(track: Track, sizes: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+    """What F, and what B and I of each action's stage move; W moves nothing."""
+    both = np.array(sizes)[track.stages]
+    moved: NDArray[np.float64] = np.where(track.kinds == "F", both[:, 0], np.where(track.kinds == "W", 0.0, both[:, 1]))
+    return moved
+
+
+def _waiting(sizes: NDArray[np.float64], since: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Bytes that wait at each action, when each action's wait from `since` until its own turn."""
+    came = np.bincount(since, sizes, minlength=len(own))
+    waiting: NDArray[np.float64] = np.cumsum(came - np.bincount(own, sizes, minlength=len(own)))
+    return waiting

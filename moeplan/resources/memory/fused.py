@@ -85,7 +85,7 @@ def _core(case: Case, load: Load) -> list[Term]:
         Term(tokens * widths.queries * size, up),
         Term(tokens * widths.keys * size, (*up, AGAIN)),
         Term(tokens * widths.values * size, up),
-        Term(tokens * widths.output * size),
+        Term(tokens * widths.output * size * (1 + 2 * attention.gated_output(model))),
         Term(copy, (AGAIN,)),
         Term(tokens * again * size, (AGAIN,)),
         Term(2 * tokens / load.tp * attention.narrow(model) * size),

@@ -63,13 +63,16 @@ def static_bytes(case: Case, graph: StageGraph, position: int) -> float:
 
 def host_bytes(case: Case, graph: StageGraph, position: int) -> float:
     """Bytes of main parameters and moments of one rank that the host's memory holds instead."""
-    memory = case.memory
-    held = sum(
-        held_parameters(case, graph, replica, position) / _shards(memory, replica, 1)
+    return updated_parameters(case, graph, position) * case.memory.optimizer_bytes * case.memory.offload
+
+
+def updated_parameters(case: Case, graph: StageGraph, position: int) -> float:
+    """Parameters whose optimizer state one rank at `position` has, on the GPU or on the host."""
+    return sum(
+        held_parameters(case, graph, replica, position) / _shards(case.memory, replica, 1)
         for replica in graph.replicas
         if position in replica.positions
     )
-    return held * memory.optimizer_bytes * memory.offload
 
 
 def held_parameters(case: Case, graph: StageGraph, replica: Replica, position: int) -> float:
@@ -99,10 +102,11 @@ def _further(model: ModelSpec, graph: StageGraph) -> tuple[float, float]:
 
 
 def _shards(memory: Memory, replica: Replica, level: int) -> int:
-    """Ranks over which ZeRO of at least `level` divides what `replica` names."""
+    """Ranks over which ZeRO of at least `level` divides what `replica` names: no more than hold the same."""
     if memory.zero < level or not replica.sharded:
-        return memory.optimizer_shards or 1 if level == 1 else 1
-    return memory.optimizer_shards or len(replica.groups[0])
+        return 1
+    ranks = len(replica.groups[0])
+    return min(memory.optimizer_shards or ranks, ranks)
 
 
 def _optimizer(memory: Memory) -> tuple[float, float]:

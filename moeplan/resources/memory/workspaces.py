@@ -33,8 +33,12 @@ def workspace_bytes(case: Case, graph: StageGraph, position: int) -> float:
 
 
 def copies_bytes(case: Case, graph: StageGraph, position: int) -> float:
-    """Narrow copies of the weights of linear layers and experts at `position` that fused kernels keep over a step."""
-    each = COPIES[case.execution.linear]
+    """Narrow copies of the weights of linear layers and experts at `position` that fused kernels keep over a step.
+
+    Where weights themselves are narrow (`memory.weight_bytes` 1), they are one of the two.
+    """
+    kept = case.memory.weight_bytes if case.memory.weight_bytes < ELEMENT_BYTES[case.workload.dtype] else 0.0
+    each = max(0.0, COPIES[case.execution.linear] - kept)
     if case.execution.kernels != "fused" or not each:
         return 0.0
     total = 0.0

@@ -46,11 +46,15 @@ class _Latent(Grouped, kw_only=True):
 class _DeepSeekV2(_Latent, kw_only=True):
     scoring_func: Literal["softmax"] = "softmax"
     topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
+    n_shared_experts: Count | None = 2
 
 
 class _DeepSeekV3(_Latent, kw_only=True):
     scoring_func: Literal["sigmoid"] = "sigmoid"
     topk_method: Literal["noaux_tc"] = "noaux_tc"
+    n_shared_experts: Count | None = 1
+    n_group: Size | None = 8
+    topk_group: Size | None = 4
     first_k_dense_replace: Count = 3
     norm_topk_prob: bool = True
     routed_scaling_factor: Scale = 2.5

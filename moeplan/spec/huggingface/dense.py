@@ -21,6 +21,7 @@ class _Llama(_Dense, kw_only=True):
 
 
 class _Qwen3(_Dense, kw_only=True):
+    head_dim: Size | None = 128
     use_sliding_window: bool = False
 
 

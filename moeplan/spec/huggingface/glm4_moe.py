@@ -8,11 +8,13 @@ from msgspec import structs
 
 from moeplan.spec.huggingface.common import grouped_query, model_of
 from moeplan.spec.huggingface.deepseek import Grouped, routed
-from moeplan.spec.model import Count, ModelSpec
+from moeplan.spec.model import Count, Epsilon, ModelSpec
 from moeplan.spec.record import convert
 
 
 class _Glm4(Grouped, kw_only=True):
+    rms_norm_eps: Epsilon = 1e-5
+    n_shared_experts: Count | None = 1
     first_k_dense_replace: Count = 1
     norm_topk_prob: bool = True
     use_qk_norm: bool = False

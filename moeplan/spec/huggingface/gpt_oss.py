@@ -10,7 +10,7 @@ from msgspec import structs
 from moeplan.errors import SpecError
 from moeplan.spec.huggingface.common import Routed, grouped_query, model_of
 from moeplan.spec.huggingface.layer_types import full_every
-from moeplan.spec.model import ModelSpec, Size
+from moeplan.spec.model import Epsilon, ModelSpec, Size
 from moeplan.spec.record import convert
 
 _WINDOWED = "sliding_attention"
@@ -20,6 +20,7 @@ class _GptOss(Routed, kw_only=True):
     num_local_experts: Size
     intermediate_size: Size
     head_dim: Size | None = 64
+    rms_norm_eps: Epsilon = 1e-5
     attention_bias: bool = True
     rope_scaling: dict[str, Any] | None = msgspec.field(default_factory=lambda: {"rope_type": "yarn"})
     sliding_window: Size | None = 128

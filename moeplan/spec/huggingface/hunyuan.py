@@ -35,7 +35,7 @@ def hunyuan(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     file = convert(raw, _Hunyuan, where=where)
     refuse_bias(file, where)
     top_k = uniform(file.moe_topk, file.num_hidden_layers, "moe_topk", where)
-    config = convert(raw | {"num_experts_per_tok": top_k}, Routed, where=where)
+    config = convert({"rms_norm_eps": 1e-5} | raw | {"num_experts_per_tok": top_k}, Routed, where=where)
     if config.head_dim is None:
         config.head_dim = file.attention_head_dim
     attention = structs.replace(grouped_query(config, where), qk_norm=file.use_qk_norm)

@@ -9,7 +9,7 @@ from msgspec import structs
 from moeplan.errors import SpecError
 from moeplan.spec.huggingface.common import Routed, grouped_query, model_of, refuse_bias
 from moeplan.spec.huggingface.layer_types import FULL, full_every
-from moeplan.spec.model import GroupedQuery, ModelSpec, Size
+from moeplan.spec.model import Epsilon, GroupedQuery, ModelSpec, Size
 from moeplan.spec.record import convert
 
 _CHUNKED = "chunked_attention"
@@ -19,6 +19,8 @@ class _Llama4(Routed, kw_only=True):
     num_local_experts: Size
     intermediate_size: Size
     intermediate_size_mlp: Size
+    head_dim: Size | None = 128
+    rms_norm_eps: Epsilon = 1e-5
     interleave_moe_layer_step: Size = 1
     moe_layers: tuple[int, ...] | None = None
     attention_chunk_size: Size | None = 8192

@@ -22,6 +22,7 @@ class _Kinds(msgspec.Struct, kw_only=True):
 
 class _MiniMax(Routed, kw_only=True):
     num_local_experts: Size
+    head_dim: Size | None = 128
     intermediate_size: Size
     scoring_func: Literal["sigmoid"]
     use_routing_bias: Literal[True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moeplan.spec.huggingface.common import Routed, grouped_query, model_of, refuse_bias, refuse_window
-from moeplan.spec.model import ModelSpec, Size
+from moeplan.spec.model import Epsilon, ModelSpec, Size
 from moeplan.spec.record import convert
 
 
@@ -14,6 +14,7 @@ class _Mixtral(Routed, kw_only=True):
     intermediate_size: Size
     max_position_embeddings: Size
     sliding_window: Size | None = None
+    rms_norm_eps: Epsilon = 1e-5
 
 
 def mixtral(raw: dict[str, Any], name: str, where: str) -> ModelSpec:

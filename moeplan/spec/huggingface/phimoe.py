@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from moeplan.spec.huggingface.common import Routed, grouped_query, model_of, refuse_window
-from moeplan.spec.model import ModelSpec, Size
+from moeplan.spec.model import Epsilon, ModelSpec, Size
 from moeplan.spec.record import convert
 
 
@@ -16,6 +16,7 @@ class _Phi(Routed, kw_only=True):
     intermediate_size: Size
     max_position_embeddings: Size
     sliding_window: Size | None = None
+    rms_norm_eps: Epsilon = 1e-5
     lm_head_bias: bool = False
 
 

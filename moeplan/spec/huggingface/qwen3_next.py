@@ -15,6 +15,7 @@ from moeplan.spec.record import convert
 
 class _Qwen3Next(Routed, kw_only=True):
     num_experts: Size
+    head_dim: Size | None = 256
     moe_intermediate_size: Size
     shared_expert_intermediate_size: Count
     linear_num_key_heads: Size

@@ -1,0 +1,101 @@
+"""The closed form of a layout's step as users see it: seconds, an interval, and parts with their share and source."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from moeplan.analytic.factors import factors_of, on_classes
+from moeplan.analytic.forecast import Forecast, forecast
+from moeplan.analytic.form import form
+from moeplan.cost.pricing import Machine, Pricing
+from moeplan.draft import dealt
+from moeplan.errors import SpecError
+from moeplan.layout import Disaggregated, Layout, Recompute
+from moeplan.layouts import stages
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.case import Case, check_case
+from moeplan.spec.record import validated
+from moeplan.tables import Rows
+from moeplan.topology.graph import build
+from moeplan.topology.routes import Fabric
+
+ONLY_CLOSED: Final = ("zb-h1", "zb-h2", "zbv", "v-half", "v-min", "dualpipe")
+"""Schedules of meshes that have a closed form and no order: they are neither simulated nor run."""
+MEANING = {
+    "gemm": "matrix products",
+    "narrow_gemm": "matrix products in 8 or 4 bits",
+    "attention": "scores and values",
+    "stream": "passes over the HBM",
+    "cast": "casts to 8 or 4 bits",
+    "host": "launches that outlast kernels",
+    "tensor": "tensor-parallel collectives",
+    "context": "keys and values of other ranks",
+    "expert": "dispatch and combine",
+    "bubble": "the pipeline fills and drains",
+    "hops": "rows of the neighbouring position",
+    "gradients": "gradients summed, as far as they show",
+    "parameters": "weights gathered, as far as they show",
+    "optimizer": "its pass, and what lies between two steps",
+    "straggling": "waiting for the slowest GPU",
+}
+"""What the seconds of a part are spent on."""
+
+
+def closed_form(
+    case: Case, calibration: Calibration, layout: Layout, *, schedule: str = "", recompute: Recompute | None = None
+) -> Forecast | None:
+    """The step of `layout` of `case` in closed form, with the calibration's constants; None for two sides.
+
+    Seconds. `schedule`: 1F1B by default, interleaved with several virtual stages; those of `ONLY_CLOSED` too. Left out:
+    what the simulator adds, the order of operations and contention. SpecError for degrees that do not suit and for a
+    schedule without a closed form, with those that have one.
+    """
+    case, layout = check_case(case), validated(layout, "layout")
+    if isinstance(layout, Disaggregated):
+        return None
+    rule = validated(recompute, "recompute") if recompute is not None else Recompute()
+    name = schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
+    return forecast_of(case, Machine(Fabric(build(case.cluster)), calibration), layout, name, rule)
+
+
+def forecast_of(case: Case, machine: Machine, layout: Layout, schedule: str, recompute: Recompute) -> Forecast:
+    """As `closed_form`, of a mesh on a machine whose routes are known, so that they are searched once."""
+    graph = stages(case, layout)
+    priced = form(Pricing(case, graph, machine, recompute), dealt(case, layout, graph), schedule)
+    return forecast(priced, on_classes(factors_of(machine.calibration.constants)))
+
+
+def closed_rows(told: Forecast) -> Rows:
+    """One row per part of the step, in the order of `MEANING`: seconds, share of the step, source."""
+    return [
+        {
+            "name": part.name,
+            "what": MEANING[part.name],
+            "seconds": part.seconds,
+            "share": part.seconds / told.step_s,
+            "source": part.source,
+        }
+        for part in sorted(told.parts, key=lambda part: list(MEANING).index(part.name))
+    ]
+
+
+def closed_dict(told: Forecast | None) -> dict[str, Any] | None:
+    """Plain numbers: `step_s`, `low_s`, `high_s` and `parts`; None where there is no closed form."""
+    if told is None:
+        return None
+    return {"step_s": told.step_s, "low_s": told.low_s, "high_s": told.high_s, "parts": closed_rows(told)}
+
+
+def closed_title(told: Forecast) -> str:
+    """The step and its interval in one line."""
+    return f"closed form: {told.step_s:.4g} s; nine of ten steps between {told.low_s:.4g} and {told.high_s:.4g} s"
+
+
+def check_order(schedule: str, family: str, orders: tuple[str, ...]) -> None:
+    """SpecError unless `schedule` has an order that can be simulated, one of `orders` of `family`."""
+    if schedule in orders:
+        return
+    closed = "" if family == "disaggregated" else f"; {', '.join(ONLY_CLOSED)} have a closed form alone"
+    if closed and schedule in ONLY_CLOSED:
+        raise SpecError(f"schedule {schedule!r} has a closed form alone; simulated and run are {', '.join(orders)}")
+    raise SpecError(f"schedule {schedule!r} is not one of {family}: {', '.join(orders)}{closed}")
