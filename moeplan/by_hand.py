@@ -11,6 +11,7 @@ from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import moe_layers
 
 
 class ByHand(NamedTuple):
@@ -84,7 +85,7 @@ def _piper(case: Case, given: ByHand) -> Piper:
 
 def _colocated(case: Case, given: ByHand) -> Colocated:
     tp, cp, pp, ep = given.tp or 1, given.cp or 1, given.pp or 1, given.ep or 1
-    etp, world = given.etp or tp, num_ranks(case.cluster)
+    etp, world = given.etp or (tp if moe_layers(case.model) else 1), num_ranks(case.cluster)
     if world % (etp * ep * pp):
         unsaid = " (etp was not given and is tp)" if given.etp is None and tp > 1 else ""
         raise SpecError(f"layout: etp {etp} * ep {ep} * pp {pp} = {etp * ep * pp} does not divide {world} GPUs{unsaid}")

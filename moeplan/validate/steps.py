@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from moeplan.analytic.form import Form, form
@@ -16,7 +15,7 @@ from moeplan.spec.record import to_json
 from moeplan.spec.shipped import load_calibration
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
-from moeplan.validate.outcome import Skip
+from moeplan.validate.outcome import skipping
 from moeplan.validate.peaks import Peak, peak_of
 from moeplan.validate.settings import Setting, vary
 
@@ -41,10 +40,8 @@ class Steps:
 
     def forms(self, found: Setting) -> Forms:
         """The form of `found`, and of what it may be instead; Skip where `found` cannot be priced."""
-        try:
+        with skipping():
             taken = self.form(found)
-        except MoeplanError as error:
-            raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None
         others = [vary(found, alternative) for entry in found.unknown for alternative in entry.alternatives]
         priced = [self._tried(other) for other in others]
         return Forms(found.case.cluster.calibration, taken, tuple(one for one in priced if one is not None))
@@ -82,7 +79,5 @@ class Steps:
 def peak(found: Setting) -> Peak:
     """Most bytes of one rank at each position, under the setting's own schedule; Skip where it has none for it."""
     case, layout, recompute, schedule = found[:4]
-    try:
+    with skipping():
         return peak_of(case, layout, recompute, schedule)
-    except MoeplanError as error:
-        raise Skip(re.sub(r"\d[\d,.]*", "N", str(error))) from None

@@ -203,6 +203,20 @@ def test_a_model_that_cannot_run_is_refused_by_field(changes, message):
         refuse(plan_of(replace(model(), **fields), Colocated(dp=2), 2))
 
 
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ({"mtp": True}, "memory.mtp true with mtp_layers 1 cannot be run, false can"),
+        ({"dropout": True}, "memory.dropout true cannot be run, false can"),
+    ],
+)
+def test_what_the_executor_would_leave_out_of_the_step_is_refused(memory, message):
+    plan = plan_of(replace(model(), mtp_layers=1), Colocated(dp=2), 2)
+    refuse(plan)
+    with pytest.raises(SpecError, match=f"^run: {message}$"):
+        refuse(replace(plan, case=replace(plan.case, memory=replace(plan.case.memory, **memory))))
+
+
 @pytest.mark.parametrize("attention", [{"window": 4, "full_every": 2}, {"full_every": 3}])
 def test_a_window_that_sees_the_whole_sequence_can_run(attention):
     refuse(plan_of(replace(model(), attention=replace(model().attention, **attention)), Colocated(dp=2), 2))

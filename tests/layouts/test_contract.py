@@ -289,6 +289,25 @@ def test_degrees_that_do_not_fit_are_refused_with_their_numbers(gpus, layout, me
         stages(case, layout)
 
 
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Colocated(dp=8, ep=8), "ep 8 for a model without experts; it may be 1"),
+        (Piper(ep=8), "ep 8 for a model without experts; it may be 1"),
+        (Colocated(dp=8, etp=2), "etp 2 for a model without experts; it may be 1, or tp 1"),
+        (Colocated(tp=4, dp=2, etp=2), "etp 2 for a model without experts; it may be 1, or tp 4"),
+    ],
+)
+@pytest.mark.parametrize("experts", [0, 8])
+def test_a_model_without_experts_has_no_ranks_of_experts(layout, message, experts, make_case):
+    """Whether it has none at all, or none of its layers has them."""
+    few = {"experts": experts, "top_k": min(experts, 2), "dense_layers": 6, "dense_width": 64}
+    case = make_case(8, num_layers=6, **few)
+    with pytest.raises(SpecError, match=message):
+        stages(case, layout)
+    assert stages(case, Colocated(tp=4, dp=2, etp=4)).ep == 1
+
+
 def test_pipers_groups_lie_inside_nodes_or_fill_them(make_case):
     """Groups of 4 would lie across nodes of 6; of 3 they lie inside, of 6 they fill one."""
     case = make_case(12, per_node=6, experts=12)

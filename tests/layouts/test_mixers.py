@@ -7,6 +7,7 @@ from moeplan.errors import SpecError
 from moeplan.estimator import usual_schedule
 from moeplan.layout import Colocated, Disaggregated, Piper
 from moeplan.layouts import stages
+from moeplan.layouts.colocated import layouts
 from moeplan.optimizer.evaluate import footprint
 from moeplan.plan import steps_of
 from moeplan.plan_rules import check
@@ -35,6 +36,29 @@ def test_a_layer_without_an_ffn_is_one_piece(case):
     layers = ["attention experts", "attention", "attention experts", "attention dense"] * 2
     pieces = [(kind, layer) for layer, both in enumerate(layers) for kind in both.split()]
     assert kinds == [("embedding", 0), *pieces, ("head", 8)]
+
+
+@pytest.mark.parametrize(
+    ("mixer", "message"),
+    [
+        (Mamba2(heads=6, head_dim=8, state=16, groups=2), "6 heads of the mixer % tp 4 is not 0"),
+        (Mamba2(heads=12, head_dim=8, state=16, groups=3), "3 groups of the mixer and tp 4 do not divide each other"),
+        (
+            GatedDelta(key_heads=6, value_heads=12, key_head_dim=8, value_head_dim=8),
+            "6 key heads of the mixer and tp 4 do not divide each other",
+        ),
+        (
+            GatedDelta(key_heads=1, value_heads=6, key_head_dim=8, value_head_dim=8),
+            "6 value heads of the mixer % tp 4 is not 0",
+        ),
+    ],
+)
+def test_tensor_parallel_ranks_share_a_mixers_heads_or_are_refused(make_case, mixer, message):
+    case = make_case(8, global_batch=8, mixer=mixer, **FIELDS)
+    with pytest.raises(SpecError, match=message):
+        stages(case, Colocated(tp=4, dp=2))
+    assert stages(case, Colocated(tp=1, dp=8)).tp == 1
+    assert {layout.tp for layout in layouts(case)} <= {1, 2}
 
 
 def test_between_mixers_rows_pass_one_to_one(case):

@@ -67,6 +67,17 @@ def test_optimizer_state_that_is_not_sharded_is_held_whole(make_case):
     assert static(halves, Colocated(dp=4)) == [12 * count.total_parameters(case.model)]
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_more_shards_than_ranks_divide_no_more_than_the_ranks(make_case, zero):
+    """Experts have dp / ep = 2 holders, all else has 4: what 4 or 1000 shards would divide, two ranks do."""
+    layout = Colocated(dp=4, ep=2)
+    all_ranks = make_case(4, memory=Memory(zero=zero))
+    for shards in (4, 1000):
+        assert static(make_case(4, memory=Memory(zero=zero, optimizer_shards=shards)), layout) == static(
+            all_ranks, layout
+        )
+
+
 def test_stages_hold_their_layers_and_the_ends_the_vocabulary(make_case):
     case = make_case(3, memory=WEIGHTS, num_layers=8)
     model = case.model

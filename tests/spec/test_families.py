@@ -48,6 +48,58 @@ def written(folder: Path, family: str, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("family", "key", "field", "value"),
+    [
+        ("kimi_k2", "n_shared_experts", "shared_experts", 1),
+        ("kimi_k2", "first_k_dense_replace", "dense_layers", 3),
+        ("glm4_moe", "n_shared_experts", "shared_experts", 1),
+        ("glm4_moe", "first_k_dense_replace", "dense_layers", 1),
+        ("glm4_moe", "rms_norm_eps", "norm_eps", 1e-5),
+        ("phimoe", "rms_norm_eps", "norm_eps", 1e-5),
+        ("hunyuan_v1_moe", "rms_norm_eps", "norm_eps", 1e-5),
+        ("llama4", "text_config__rms_norm_eps", "norm_eps", 1e-5),
+        ("llama4", "text_config__head_dim", "attention.head_dim", 128),
+        ("qwen3", "head_dim", "attention.head_dim", 128),
+        ("minimax_m2", "head_dim", "attention.head_dim", 128),
+        ("qwen3_next", "head_dim", "attention.head_dim", 256),
+        ("nemotron_h", "head_dim", "attention.head_dim", 128),
+        ("nemotron_h", "n_shared_experts", "shared_experts", 1),
+        ("nemotron_h", "moe_shared_expert_intermediate_size", "shared_width", 7688),
+        ("nemotron_h", "n_routed_experts", "experts", 8),
+    ],
+)
+def test_a_key_that_is_left_out_has_the_default_of_its_class(
+    tmp_path: Path, family: str, key: str, field: str, value: float
+) -> None:
+    """Defaults of each family's configuration class in huggingface/transformers; some are no neutral number."""
+    more = {"num_experts_per_tok": 2} if key == "n_routed_experts" else {}
+    found: Any = read_config(written(tmp_path, family, **{key: ...}, **more))
+    for name in field.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_a_width_that_is_left_out_is_no_narrow_one(tmp_path: Path) -> None:
+    """NemotronHConfig of huggingface/transformers: 21504."""
+    changes = {"hybrid_override_pattern": "M-*-", "num_hidden_layers": 4, "intermediate_size": ...}
+    assert read_config(written(tmp_path, "nemotron_h", **changes)).dense_width == 21_504
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("nemotron_h", {"n_groups": 7}, "mixer heads 64 % groups 7 is not 0"),
+        ("qwen3_next", {"linear_num_key_heads": 12}, "mixer value_heads 32 % key_heads 12 is not 0"),
+    ],
+)
+def test_heads_of_a_mixer_that_do_not_divide_are_refused(
+    tmp_path: Path, family: str, changes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_config(written(tmp_path, family, **changes))
+
+
 def test_every_family_has_a_fixture() -> None:
     kinds = {json.loads((folder / "config.json").read_text())["model_type"] for folder in FIXTURES.iterdir()}
     assert kinds | set(SAME_KEYS) == set(FAMILIES)

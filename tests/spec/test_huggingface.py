@@ -70,6 +70,18 @@ def test_deepseek_without_dense_or_shared(tmp_path: Path) -> None:
     assert model == bare
 
 
+def test_deepseek_keys_that_are_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> None:
+    """DeepseekV2Config and DeepseekV3Config of huggingface/transformers: null is none, left out is the default."""
+    keys = ("n_shared_experts", "first_k_dense_replace", "n_group", "topk_group")
+    latest = read_config(written(tmp_path, "deepseek_v3", **dict.fromkeys(keys, ...)))
+    found = (latest.shared_experts, latest.dense_layers, latest.expert_groups, latest.top_k_groups)
+    assert found == (1, 3, 8, 4)
+    assert read_config(written(tmp_path, "deepseek_v3", n_shared_experts=None)).shared_experts == 0
+    assert read_config(written(tmp_path, "deepseek_v2", n_shared_experts=...)).shared_experts == 2
+    for family in ("mixtral", "gpt_oss"):
+        assert read_config(written(tmp_path, family, rms_norm_eps=...)).norm_eps == 1e-5
+
+
 def test_head_dim_of_a_file_may_differ_from_hidden_over_heads(tmp_path: Path) -> None:
     """Rows of q, k and v together (NVIDIA/TensorRT-LLM #5912): 64 + 2 x 8 heads of 128, not of 5120 / 64."""
     changes = {"hidden_size": 5120, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}

@@ -63,6 +63,12 @@ def test_a_model_survives_a_file(name):
         ("mixtral-8x7b", {"moe_every": 32, "dense_width": 1, "top_k": 0}, r"top_k 0 is not within 1\.\.experts 8"),
         ("deepseek-v3", {"attention": {"rope_head_dim": 63}}, "rope_head_dim 63 is odd"),
         ("nemotron-3-nano", {"pattern": "EM*"}, r"pattern 'EM\*': right: M or \*, each followed by E, - or nothing"),
+        ("mixtral-8x7b", {"pattern": "XX"}, r"pattern 'XX': right: M or \*, each followed by E, - or nothing"),
+        ("mixtral-8x7b", {"pattern": "=E"}, r"pattern '=E': right: M or \*, each followed by E, - or nothing"),
+        ("mixtral-8x7b", {"mtp_layers": 33}, "mtp_layers 33 > num_layers 32"),
+        ("nemotron-3-nano", {"mixer": {"groups": 7}}, "mixer heads 64 % groups 7 is not 0"),
+        ("nemotron-3-nano", {"mixer": {"groups": 128}}, "mixer heads 64 % groups 128 is not 0"),
+        ("qwen3-next-80b-a3b", {"mixer": {"key_heads": 12}}, "mixer value_heads 32 % key_heads 12 is not 0"),
         ("nemotron-3-nano", {"pattern": "*E"}, "pattern and mixer: M in the one needs the other"),
         ("nemotron-3-nano", {"pattern": "M-"}, "pattern with - and dense_width 0"),
         ("nemotron-3-nano", {"pattern": ""}, "mixer without a pattern"),
@@ -74,8 +80,8 @@ def test_a_model_survives_a_file(name):
 def test_numbers_that_do_not_go_together(name, changes, message):
     model = load_model(name)
     fields = dict(changes)
-    if "attention" in fields:
-        fields["attention"] = structs.replace(model.attention, **fields["attention"])
+    for part in {"attention", "mixer"} & set(fields):
+        fields[part] = structs.replace(getattr(model, part), **fields[part])
     with pytest.raises(SpecError, match=f"model {name}: {message}"):
         check_model(structs.replace(model, **fields))
 
