@@ -35,7 +35,9 @@ from moeplan.schedules import make
 from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case, check_case
-from moeplan.spec.record import validated
+from moeplan.spec.execution import Execution
+from moeplan.spec.record import Record, validated
+from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, cell, html_lines, html_table
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -106,11 +108,10 @@ class Estimate(NamedTuple):
 
     @property
     def short_bytes(self) -> float:
-        """By how much the fullest rank's tensors exceed the usable HBM; 0 where it fits, as in the search.
-
-        What lies beside tensors is told, and lives in the share that is not usable.
-        """
-        return max(0.0, sum(self.stages[self.worst].bytes) - usable_bytes(self.plan.case))
+        """By how much the fullest rank exceeds the usable HBM, or with what lies beside tensors all HBM; 0: it fits."""
+        case, fullest = self.plan.case, self.stages[self.worst]
+        held = sum(fullest.bytes)
+        return max(0.0, held - usable_bytes(case), held + sum(fullest.beside) - case.cluster.gpu.hbm_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, units in the names: the step, its `closed_form`, and `positions`, one row each."""
@@ -256,6 +257,13 @@ def expert_data_parallel(plan: Plan) -> int:
     return held[0] if held else 1
 
 
+def settings_text(record: Record, usual: Record) -> str:
+    """What `record` says other than `usual`, as settings; "as moeplan run" where there is nothing."""
+    names = [name for name in record.__struct_fields__ if getattr(record, name) != getattr(usual, name)]
+    values = ((name, getattr(record, name)) for name in names)
+    return ", ".join(f"{n}={','.join(v) if isinstance(v, tuple) else v}" for n, v in values) or "as moeplan run"
+
+
 def estimate_facts(told: Estimate) -> dict[str, Any]:
     """The whole step in a few numbers."""
     plan, worst = told.plan, sum(told.stages[told.worst].bytes)
@@ -273,6 +281,8 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
         "recompute": rule_text(plan.recompute),
+        "execution": settings_text(plan.case.execution, Execution()),
+        "memory": settings_text(plan.case.memory, Memory()),
         "step_s": predicted.step_s,
         "tokens_per_s": predicted.tokens_per_s,
         "model_flop": predicted.model_flop,

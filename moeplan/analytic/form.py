@@ -7,7 +7,7 @@ being priced again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,12 +77,14 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
     """
     case, graph, machine, _ = pricing
     full, last = (loads(case, graph, batch, n) for n in (0, batch.microbatches - 1))
-    rows = [_row(pricing, what, number, full) for what, number in _kinds(pricing)]
-    if JOIN in further_pieces(pricing):
+    found = alike(case, graph)
+    further = further_pieces(pricing, found)
+    rows = [_row(pricing, what, number, full) for what, number in _kinds(found)]
+    if further:
         there, back = joined(pricing, full[-1])
         nothing_again = [0.0] * len(CLASSES)
-        rows.append(_Row(JOIN, _columns(there, 0.0), _columns(back, 0.0), nothing_again, there.source, there.source))
-    counts = _counts(pricing, [row.what for row in rows])
+        rows.append(_Row(JOIN, _columns(there, 0.0), _columns(back, 0.0), nothing_again, there.sources, "roofline"))
+    counts = _counts(pricing, found, further, [row.what for row in rows])
     positions, virtual = len(graph.positions), len(graph.stages) // len(graph.positions)
     if schedule == "dualpipe":
         counts = (counts + counts[::-1]) / 2
@@ -119,8 +121,8 @@ class _Row(NamedTuple):
     backward: list[float]
     again: list[float]
     """The forward once more, where it is recomputed."""
-    compute: str
-    """Source of its matrix products and attention."""
+    compute: Mapping[str, str]
+    """Sources of its matrix products and attention, by class."""
     travel: str
     """Source of its dispatch and combine."""
 
@@ -131,7 +133,7 @@ def _sources(rows: list[_Row]) -> tuple[str, ...]:
     return tuple(
         fixed.get(name)
         or weakest(
-            row.travel if name in ("tensor", "context", "expert") else row.compute
+            row.travel if name in ("tensor", "context", "expert") else row.compute.get(name, "roofline")
             for row in rows
             if row.forward[column] or row.backward[column]
         )
@@ -139,10 +141,10 @@ def _sources(rows: list[_Row]) -> tuple[str, ...]:
     )
 
 
-def _kinds(pricing: Pricing) -> Iterator[tuple[Alike, int]]:
+def _kinds(found: Mapping[Alike, list[int]]) -> Iterator[tuple[Alike, int]]:
     """Each kind of piece, as it stands at one position, with the number of one such piece."""
     met = set()
-    for what, numbers in alike(pricing.case, pricing.graph).items():
+    for what, numbers in found.items():
         kind = what._replace(position=0)
         if kind not in met:
             met.add(kind)
@@ -160,7 +162,7 @@ def _row(pricing: Pricing, what: Alike, number: int, at: Loads) -> _Row:
         whole = pricing.case.execution.kernels == "fused"
         again = _columns(forward, sum(cost.seconds for cost in sent[: 1 + whole]) if kept == "nothing" else 0.0)
     there, back = (sum(cost.seconds for cost in costs) for costs in (sent, returned))
-    return _Row(what, _columns(forward, there), _columns(backward, back), again, forward.source, sent[0].source)
+    return _Row(what, _columns(forward, there), _columns(backward, back), again, forward.sources, sent[0].source)
 
 
 def _columns(priced: Priced, expert_s: float) -> list[float]:
@@ -174,13 +176,15 @@ def _routed(pricing: Pricing, number: int, direction: str, at: Loads) -> list[Co
     return [edge_cost(pricing, edge, direction, at) for edge in (number - 1, number)]
 
 
-def _counts(pricing: Pricing, kinds: list[Alike]) -> Floats:
+def _counts(
+    pricing: Pricing, found: Mapping[Alike, list[int]], further: Sequence[Alike], kinds: Sequence[Alike]
+) -> Floats:
     """Pieces of each kind at each position [positions, kinds]."""
     column = {what._replace(position=0): i for i, what in enumerate(kinds)}
     counts = np.zeros((len(pricing.graph.positions), len(kinds)))
-    for what, numbers in alike(pricing.case, pricing.graph).items():
+    for what, numbers in found.items():
         counts[what.position, column[what._replace(position=0)]] += len(numbers)
-    for what in further_pieces(pricing):
+    for what in further:
         counts[-1, column[what]] += pricing.case.model.mtp_layers
     return counts
 

@@ -6,8 +6,10 @@ that joins hidden state and next embedding, 2 hidden x hidden (DeepSeek-V3, arXi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from moeplan.cost import compute
-from moeplan.cost.pieces import Alike, Priced, alike
+from moeplan.cost.pieces import Alike, Priced
 from moeplan.cost.pricing import Pricing
 from moeplan.resources.kernels import ELEMENT_BYTES, backward, product
 from moeplan.resources.work import Load
@@ -16,11 +18,11 @@ JOIN = Alike("further", False, 0, 0)
 """The product of one module."""
 
 
-def further_pieces(pricing: Pricing) -> list[Alike]:
-    """Kinds of the pieces of one module, without position; none where modules are not trained."""
+def further_pieces(pricing: Pricing, found: Iterable[Alike]) -> list[Alike]:
+    """Kinds of the pieces of one module, without position, among those `found`; none where modules are not trained."""
     if not pricing.case.memory.mtp or not pricing.case.model.mtp_layers:
         return []
-    kinds = list(dict.fromkeys(what._replace(position=0) for what in alike(pricing.case, pricing.graph)))
+    kinds = list(dict.fromkeys(what._replace(position=0) for what in found))
     layers = sorted(
         (what for what in kinds if what.kind == "attention"), key=lambda what: (not what.moe, what.window != 0)
     )
@@ -37,5 +39,5 @@ def joined(pricing: Pricing, load: Load) -> tuple[Priced, Priced]:
     priced = (
         compute.parts(w, case.cluster.gpu, machine.calibration, case.execution, dtype) for w in (work, backward(work))
     )
-    one, other = (Priced(parts, 0.0, 0.0, source) for parts, source in priced)
+    one, other = (Priced(parts, 0.0, 0.0, sources) for parts, sources in priced)
     return one, other

@@ -54,6 +54,7 @@ def validate(
     )
     report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
     report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
-    report.print_table(scores.skipped_rows(found), sys.stdout)
+    own = any(given)
+    report.print_table(scores.skipped_ids(found) if own else scores.skipped_rows(found), sys.stdout)
     if found.left_for_fits:
         print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

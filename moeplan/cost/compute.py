@@ -89,14 +89,14 @@ def rate(kernel: Compute, gpu: Gpu, calibration: Calibration, element: str) -> t
 
 def parts(
     work: Iterable[Compute], gpu: Gpu, calibration: Calibration, execution: Execution, dtype: str
-) -> tuple[Parts, str]:
-    """Seconds of kernels by what bounds them, and the weakest source among their rates.
+) -> tuple[Parts, dict[str, str]]:
+    """Seconds of kernels by what bounds them, and the weakest source of the rates of each part that has some.
 
     A product or an attention core takes max(flop / rate, bytes / HBM), a pass bytes / HBM, the host its launches.
     `Calibration.constants` are not in it (`in_step`). Left out: kernels that overlap.
     """
     spent = dict.fromkeys(Parts._fields, 0.0)
-    sources = set()
+    sources: dict[str, str] = {}
     for kernel in work:
         moving = kernel.hbm_bytes / (gpu.hbm_bytes_per_s * calibration.hbm)
         if not kernel.flop and not moving:
@@ -115,8 +115,8 @@ def parts(
             name = "gemm" if element == dtype else "narrow_gemm"
             reached, source = rate(kernel, gpu, calibration, element)
         spent[name] += max(kernel.flop / reached, moving)
-        sources.add(source)
-    return Parts(**spent), weakest(sources)
+        sources[name] = weakest((source, sources.get(name, source)))
+    return Parts(**spent), sources
 
 
 def in_step(spent: Parts, constants: Constants) -> Parts:
@@ -138,8 +138,8 @@ def seconds(
 
     `execution` is what `work` was made with; its default is what moeplan's own executor does.
     """
-    spent, source = parts(work, gpu, calibration, execution or Execution(), dtype)
-    return Cost(together(in_step(spent, calibration.constants)), source)
+    spent, sources = parts(work, gpu, calibration, execution or Execution(), dtype)
+    return Cost(together(in_step(spent, calibration.constants)), weakest(sources.values()))
 
 
 def weakest(sources: Iterable[str]) -> str:

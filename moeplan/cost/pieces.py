@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from moeplan.cost import Cost, Parts, compute
@@ -37,8 +38,8 @@ class Priced(NamedTuple):
     """Collectives of tensor parallelism that compute waits for."""
     context: float
     """Keys and values of other context-parallel ranks, as far as attention waits for them."""
-    source: str
-    """The weakest of compute's sources."""
+    sources: Mapping[str, str]
+    """Of the rates of each part that has some; the others are rooflines or assumed."""
 
     @property
     def inside_s(self) -> float:
@@ -72,16 +73,16 @@ def price(pricing: Pricing, what: Alike, load: Load, direction: str) -> Priced:
     )
     if direction == "B":
         work = [*again(work, pricing.recompute.modules), *backward(work)]
-    parts, source = compute.parts(work, case.cluster.gpu, machine.calibration, case.execution, dtype)
+    parts, sources = compute.parts(work, case.cluster.gpu, machine.calibration, case.execution, dtype)
     return Priced(
-        parts, _tensor(pricing, what, load, direction), _context(pricing, what, load, direction, parts), source
+        parts, _tensor(pricing, what, load, direction), _context(pricing, what, load, direction, parts), sources
     )
 
 
 def seconds(pricing: Pricing, priced: Priced) -> Cost:
     """All seconds of a piece in a step: kernels beside their launches, then the communication inside."""
     spent = together(compute.in_step(priced.parts, pricing.machine.calibration.constants))
-    return Cost(spent + priced.inside_s, priced.source)
+    return Cost(spent + priced.inside_s, compute.weakest(priced.sources.values()))
 
 
 def _tensor(pricing: Pricing, what: Alike, load: Load, direction: str) -> float:

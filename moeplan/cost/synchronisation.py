@@ -7,7 +7,7 @@ from typing import NamedTuple
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
 from moeplan.cost.pricing import Pricing
-from moeplan.resources.memory import held_parameters, updated_parameters
+from moeplan.resources.memory import held_parameters, pieces_at, updated_parameters
 from moeplan.resources.work import ELEMENT_BYTES
 from moeplan.spec.case import Case
 from moeplan.spec.workload import gradient_bytes
@@ -26,9 +26,9 @@ class Shared(NamedTuple):
 def shared(pricing: Pricing) -> list[Shared]:
     """Collectives of every replica class: reduce-scatter and all-gather where the optimizer is divided."""
     case, graph, machine, _ = pricing
-    found = []
+    found, here = [], pieces_at(graph)
     for number, replica in enumerate(graph.replicas):
-        held = max(held_parameters(case, graph, replica, p) for p in replica.positions)
+        held = max(held_parameters(case, graph, replica, p, here[p]) for p in replica.positions)
         gradients, weights = held * gradient_bytes(case.memory), held * gathered_bytes(case)
         if replica.sharded:
             found.append(Shared(number, "reduce_scatter", network.reduce_scatter(*machine, replica.groups, gradients)))
@@ -58,7 +58,7 @@ def optimizer(pricing: Pricing) -> Cost:
     memory, gpu = case.memory, case.cluster.gpu
     passed = gradient_bytes(memory) + gathered_bytes(case)
     moved = 2 * memory.optimizer_bytes + passed
-    held = max(updated_parameters(case, graph, position) for position in range(len(graph.positions)))
+    held = max(updated_parameters(case, graph, p, here) for p, here in enumerate(pieces_at(graph)))
     here = held * (1 - memory.offload) * moved / (gpu.hbm_bytes_per_s * machine.calibration.hbm)
     there = held * memory.offload * (moved / HOST_BYTES_PER_S + passed / HOST_LINK_BYTES_PER_S)
     return Cost(here + there + machine.calibration.kernel_s, "assumed" if there else "roofline")

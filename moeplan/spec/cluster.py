@@ -20,6 +20,8 @@ class Gpu(Record):
     hbm_bytes: Bytes = msgspec.field(name="hbm")
     hbm_bytes_per_s: BytesPerS = msgspec.field(name="hbm_bandwidth")
     peak_flop_per_s: dict[str, FlopPerS] = msgspec.field(name="peak")
+    cpu: bool = False
+    """Whether it is a process on a CPU, whose memory has no driver context and no communicators of NCCL."""
 
 
 Link: TypeAlias = tuple[Count, Count, BytesPerS]

@@ -99,6 +99,7 @@ class Validation(NamedTuple):
             "pairs": pair_score(self.pairs),
             "constants": {name: dict(values) for name, values in self.constants.items()},
             "skipped": reasons(self.skipped),
+            "skipped_ids": [{"id": row.id, "measure": row.measure, "reason": row.reason} for row in self.skipped],
             "left_for_fits": self.left_for_fits,
         }
 
@@ -261,6 +262,14 @@ def worst_rows(validation: Validation) -> Rows:
         for measure in MEASURES
         for row in worst(validation.outcomes, measure)
         if row.error
+    ]
+
+
+def skipped_ids(validation: Validation) -> Rows:
+    """Every measurement without a prediction, for readers of a table of their own."""
+    return [
+        {"id": row.id, "measure": row.measure.replace("_", " "), "without_a_prediction": row.reason}
+        for row in validation.skipped
     ]
 
 

@@ -3,6 +3,7 @@
 from math import log
 
 import pytest
+from msgspec import structs
 
 from moeplan.analytic.forecast import SPREAD, forecast, widened
 from moeplan.analytic.form import form
@@ -11,6 +12,8 @@ from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
 from moeplan.layout import Colocated
 from moeplan.layouts import stages
+from moeplan.spec.cluster import first_gpus
+from moeplan.spec.shipped import load_cluster
 
 
 @pytest.fixture
@@ -40,6 +43,15 @@ def test_the_interval_is_wider_where_seconds_are_assumed(one):
 
 
 def test_what_is_not_known_widens_the_interval(one):
-    told, longer = forecast(one), forecast(one._replace(microbatches=2 * one.microbatches))
+    told, longer = forecast(one), forecast(one._replace(microbatches=8 * one.microbatches))
     both = widened(told, [longer])
     assert (both.step_s, both.low_s, both.high_s) == (told.step_s, told.low_s, longer.step_s)
+
+
+def test_every_class_has_a_source_of_its_own(make_case, machine_of):
+    """A100: products were measured, attention is assumed; the one does not make the other a guess."""
+    case = structs.replace(make_case(8), cluster=first_gpus(load_cluster("dgx-a100"), 8))
+    graph = stages(case, Colocated(dp=8, ep=8))
+    one = form(Pricing(case, graph, machine_of(case)), dealt(case, Colocated(), graph), "1f1b")
+    sources = {part.name: part.source for part in forecast(one).parts}
+    assert (sources["gemm"], sources["attention"], sources["stream"]) == ("measured", "assumed", "roofline")

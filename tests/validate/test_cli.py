@@ -82,7 +82,8 @@ def test_the_table_names_worst_rows_and_reasons(moeplan, table):
     code, out, _ = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dp": 3}))
     assert code == 0
     assert "OWN-1" in out
-    assert "step_time: dp is not what the other degrees leave" in out
+    assert "OWN-2" in out
+    assert "dp is not what the other degrees leave" in out
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from moeplan.resources.memory.closed import in_v as in_v
 from moeplan.resources.memory.fold import Live as Live
 from moeplan.resources.memory.fold import peak_activation_bytes as peak_activation_bytes
 from moeplan.resources.memory.fold import peak_activations as peak_activations
+from moeplan.resources.memory.held import pieces_at as pieces_at
 from moeplan.resources.memory.held import replica_parameters as replica_parameters
 from moeplan.resources.memory.kept import Kept as Kept
 from moeplan.resources.memory.kept import piece_bytes as piece_bytes

@@ -20,9 +20,12 @@ class Beside(NamedTuple):
 def beside(case: Case, graph: StageGraph, position: int, allocated: float) -> Beside:
     """What a rank at `position` needs beside `allocated` bytes of tensors.
 
-    reserve x allocated + communicator x process groups + context; `memory` says how much each is.
+    reserve x allocated + communicator x process groups + context; `memory` says how much each is. A rank on a CPU has
+    the first alone.
     """
     memory = case.memory
+    if case.cluster.gpu.cpu:
+        return Beside(allocated * memory.reserve, 0.0, 0.0)
     groups = len(process_groups(graph, position))
     return Beside(allocated * memory.reserve, groups * memory.communicator, float(memory.context))
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from moeplan.layout import Replica, StageGraph, experts_of
 from moeplan.resources import parameters as count
 from moeplan.spec.model import ModelSpec, has_state, is_dense
 
 
-def replica_parameters(model: ModelSpec, graph: StageGraph, replica: Replica, position: int) -> float:
-    """Parameters of the class `replica` that one rank at `position` holds."""
-    here = [i for i, p in enumerate(graph.pieces) if position in graph.stages[p.stage]]
+def pieces_at(graph: StageGraph) -> list[list[int]]:
+    """Numbers of the pieces of each position."""
+    found: list[list[int]] = [[] for _ in graph.positions]
+    for number, piece in enumerate(graph.pieces):
+        for position in graph.stages[piece.stage]:
+            found[position].append(number)
+    return found
+
+
+def replica_parameters(
+    model: ModelSpec, graph: StageGraph, replica: Replica, position: int, here: Sequence[int] | None = None
+) -> float:
+    """Parameters of the class `replica` that one rank at `position` holds; `here` are its `pieces_at`, where known."""
+    if here is None:
+        here = pieces_at(graph)[position]
     if replica.parameters == "embedding":
         return count.embedding_parameters(model) / graph.tp
     if replica.parameters == "ffn_norm":

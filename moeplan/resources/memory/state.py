@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from moeplan.layout import Replica, StageGraph
 from moeplan.resources import parameters as count
-from moeplan.resources.memory.held import replica_parameters
+from moeplan.resources.memory.held import pieces_at, replica_parameters
 from moeplan.resources.memory.units import fsdp_units
 from moeplan.resources.memory.workspaces import copies_bytes, workspace_bytes
 from moeplan.resources.work import ELEMENT_BYTES
@@ -37,20 +38,20 @@ def state_bytes(case: Case, graph: StageGraph, position: int) -> State:
     parameter (or what `memory.optimizer_shards` says); ZeRO 2 divides gradients, ZeRO 3 weights too, ZeRO 0 nothing.
     """
     memory = case.memory
-    divided = [0.0, 0.0, 0.0]
+    divided, here = [0.0, 0.0, 0.0], pieces_at(graph)[position]
     for replica in graph.replicas:
         if position in replica.positions:
-            parameters = held_parameters(case, graph, replica, position)
+            parameters = held_parameters(case, graph, replica, position, here)
             for level in (1, 2, 3):
                 divided[level - 1] += parameters / _shards(memory, replica, level)
     states, gradients, weights = divided
     main, moments = _optimizer(memory)
-    here = 1 - memory.offload
+    kept = 1 - memory.offload
     return State(
         weights * memory.weight_bytes,
         gradients * gradient_bytes(memory),
-        states * main * here,
-        states * moments * here,
+        states * main * kept,
+        states * moments * kept,
         gathered_bytes(case, graph, position) if memory.zero == 3 else 0.0,
         copies_bytes(case, graph, position) + workspace_bytes(case, graph, position),
     )
@@ -66,23 +67,26 @@ def host_bytes(case: Case, graph: StageGraph, position: int) -> float:
     return updated_parameters(case, graph, position) * case.memory.optimizer_bytes * case.memory.offload
 
 
-def updated_parameters(case: Case, graph: StageGraph, position: int) -> float:
+def updated_parameters(case: Case, graph: StageGraph, position: int, here: Sequence[int] | None = None) -> float:
     """Parameters whose optimizer state one rank at `position` has, on the GPU or on the host."""
+    here = pieces_at(graph)[position] if here is None else here
     return sum(
-        held_parameters(case, graph, replica, position) / _shards(case.memory, replica, 1)
+        held_parameters(case, graph, replica, position, here) / _shards(case.memory, replica, 1)
         for replica in graph.replicas
         if position in replica.positions
     )
 
 
-def held_parameters(case: Case, graph: StageGraph, replica: Replica, position: int) -> float:
+def held_parameters(
+    case: Case, graph: StageGraph, replica: Replica, position: int, here: Sequence[int] | None = None
+) -> float:
     """`replica_parameters`, and on the last position with `memory.mtp` those of the further-token modules.
 
     Their layer's experts stand with the experts, all else with the dense parameters: projection, norms, router,
     attention, and a copy of the embedding where the first position is another one.
     """
     model = case.model
-    held = replica_parameters(model, graph, replica, position)
+    held = replica_parameters(model, graph, replica, position, here)
     if not case.memory.mtp or position != graph.stages[-1][0]:
         return held
     experts, dense = _further(model, graph)
