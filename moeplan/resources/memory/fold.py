@@ -15,7 +15,7 @@ from moeplan.resources.memory.track import Track
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.spec.case import Case
-from moeplan.spec.model import has_ffn, has_state, is_dense, row_width
+from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, row_width
 
 
 class Live(NamedTuple):
@@ -83,7 +83,25 @@ def peak_activations(
 def needs(case: Case, graph: StageGraph, recompute: Recompute, loads: Sequence[Load]) -> list[Need]:
     """What each virtual stage keeps of a micro-batch, and what its backward needs beside."""
     known: dict[tuple[object, ...], Parts] = {}
-    return [_stage(case, graph, stage, recompute, loads[homes[0]], known) for stage, homes in enumerate(graph.stages)]
+    met: dict[tuple[object, ...], Need] = {}
+    result = []
+    for stage, homes in enumerate(graph.stages):
+        load = loads[homes[0]]
+        key = (_looks(case.model, graph, stage), load)
+        if key not in met:
+            met[key] = _stage(case, graph, stage, recompute, load, known)
+        result.append(met[key])
+    return result
+
+
+def _looks(model: ModelSpec, graph: StageGraph, stage: int) -> tuple[object, ...]:
+    """What the need of `stage` depends on beside its load: its pieces with their neighbours, and whether it is last."""
+    numbers = pieces_of(graph, stage)
+    around = range(max(0, numbers[0] - 1), min(len(graph.pieces), numbers[-1] + 2))
+    pieces = [graph.pieces[i] for i in around]
+    inside = [(p.kind, p.kind == "attention" and (is_dense(model, p.layer), has_state(model, p.layer))) for p in pieces]
+    edges = [(e.kind, e.algorithm) for e in graph.edges[around[0] : around[-1]]]
+    return (*inside, *edges, numbers[0] > 0, stage == len(graph.stages) - 1)
 
 
 def _stage(

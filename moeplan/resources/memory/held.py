@@ -19,12 +19,17 @@ def pieces_at(graph: StageGraph) -> list[list[int]]:
     return found
 
 
+def pieces_on(graph: StageGraph, position: int) -> list[int]:
+    """Numbers of the pieces of one position."""
+    return [number for number, piece in enumerate(graph.pieces) if position in graph.stages[piece.stage]]
+
+
 def replica_parameters(
     model: ModelSpec, graph: StageGraph, replica: Replica, position: int, here: Sequence[int] | None = None
 ) -> float:
     """Parameters of the class `replica` that one rank at `position` holds; `here` are its `pieces_at`, where known."""
     if here is None:
-        here = pieces_at(graph)[position]
+        here = pieces_on(graph, position)
     if replica.parameters == "embedding":
         return count.embedding_parameters(model) / graph.tp
     if replica.parameters == "ffn_norm":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from moeplan.layout import Replica, StageGraph
 from moeplan.resources import parameters as count
-from moeplan.resources.memory.held import pieces_at, replica_parameters
+from moeplan.resources.memory.held import pieces_on, replica_parameters
 from moeplan.resources.memory.units import fsdp_units
 from moeplan.resources.memory.workspaces import copies_bytes, workspace_bytes
 from moeplan.resources.work import ELEMENT_BYTES
@@ -38,7 +38,7 @@ def state_bytes(case: Case, graph: StageGraph, position: int) -> State:
     parameter (or what `memory.optimizer_shards` says); ZeRO 2 divides gradients, ZeRO 3 weights too, ZeRO 0 nothing.
     """
     memory = case.memory
-    divided, here = [0.0, 0.0, 0.0], pieces_at(graph)[position]
+    divided, here = [0.0, 0.0, 0.0], pieces_on(graph, position)
     for replica in graph.replicas:
         if position in replica.positions:
             parameters = held_parameters(case, graph, replica, position, here)
@@ -69,7 +69,7 @@ def host_bytes(case: Case, graph: StageGraph, position: int) -> float:
 
 def updated_parameters(case: Case, graph: StageGraph, position: int, here: Sequence[int] | None = None) -> float:
     """Parameters whose optimizer state one rank at `position` has, on the GPU or on the host."""
-    here = pieces_at(graph)[position] if here is None else here
+    here = pieces_on(graph, position) if here is None else here
     return sum(
         held_parameters(case, graph, replica, position, here) / _shards(case.memory, replica, 1)
         for replica in graph.replicas
