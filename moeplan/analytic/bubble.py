@@ -13,7 +13,8 @@ def bubble(schedule: str, positions: int, virtual: int) -> float:
 
     1F1B and GPipe: p - 1. Interleaved: (p - 1) / v (arXiv 2104.04473, section 2.2). ZB-H1: (p - 1)(F + B - W), ZB-H2:
     (p - 1)(F + B - 2 W) = 0 (Zero Bubble, arXiv 2401.10241, table 2). ZB-V, V-Half and V-Min (arXiv 2405.15362): 1 / 6,
-    0.4 and 0.62 of (p - 1), as orders for 8 positions and 32 micro-batches take (assumed for others). DualPipe:
+    0.4 and 0.62 of (p - 1), as orders for 8 positions and 32 micro-batches take (assumed for others); what V-Min waits
+    in every micro-batch besides is `step`'s. DualPipe:
     (p / 2 - 1)(F&B + B - 3 W), with F&B a whole pass and B both gradients (README of deepseek-ai/DualPipe). SpecError
     for another schedule.
     """

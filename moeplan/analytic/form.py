@@ -44,6 +44,8 @@ class Form(NamedTuple):
     """Whole ones; a short last one counts as the part that it is."""
     bubble: Floats
     """Micro-batches' worth of the mean position but for the slowest."""
+    lockstep: Floats
+    """1 where forward and input gradient take turns in lockstep, each as long as the longer, else 0."""
     hop_s: Floats
     """From one position to the next: the mean, and the slowest, which a full pipeline waits for [2]."""
     hops: Floats
@@ -99,6 +101,7 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
         positions=np.ones(positions),
         microbatches=np.array(batch.microbatches - 1 + last[0].tokens / full[0].tokens),
         bubble=np.array(bubble(schedule, positions, virtual)),
+        lockstep=np.array(float(schedule == "v-min" and positions > 1)),
         hop_s=np.array([np.mean(hops_s), max(hops_s)]),
         hops=np.array(_hops(schedule, positions, virtual, batch.microbatches)),
         scatter_s=nothing if split else scatter,

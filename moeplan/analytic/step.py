@@ -22,6 +22,7 @@ of NVIDIA's DGX Cloud benchmarks, recipes of 2025."""
 FIXED_S = 0.05
 """Between two steps: data, the gradient's norm, logging (assumed)."""
 _HOST = CLASSES.index("host")
+_PRODUCTS = [CLASSES.index(name) for name in ("gemm", "narrow_gemm")]
 _COMPUTE = [CLASSES.index(name) for name in ("gemm", "narrow_gemm", "attention", "stream", "cast")]
 
 
@@ -62,7 +63,8 @@ def step(form: Form, factors: Floats | None = None) -> Step:
     m = form.microbatches
     told = Step(
         compute=m[..., None] * np.take_along_axis(forward + backward, slowest[..., None, None], axis=-2)[..., 0, :],
-        bubble=form.bubble * (total - most) / np.maximum(1, number - 1),
+        bubble=form.bubble * (total - most) / np.maximum(1, number - 1)
+        + m * form.lockstep * _waiting(forward, back, slowest),
         hops=form.hops[..., 0] * form.hop_s[..., 0]
         + form.hops[..., 1] * np.maximum(0.0, form.hop_s[..., 1] - (most - total / number)),
         gradients=_visible(form.scatter_s, back, form.hides_gradients, early) + m * _at(waits_back, slowest),
@@ -76,6 +78,17 @@ def step(form: Form, factors: Floats | None = None) -> Step:
 def _at(values: Floats, position: Floats) -> Floats:
     """`values` of one position each [..., positions] -> [...]."""
     return np.take_along_axis(values, position[..., None].astype(np.intp), axis=-1)[..., 0]
+
+
+def _waiting(forward: Floats, back: Floats, slowest: Floats) -> Floats:
+    """What a micro-batch waits where F and B take turns in lockstep: max(0, 3 max(F, B) - (F + B + W)).
+
+    W, of the weights' gradients, is as long as the forward's products; B is what else the backward does. In V-Min
+    (arXiv 2405.15362) a pass starts when a neighbour's has ended, which leaves no slack where lengths differ.
+    """
+    ahead, weights = (_at(forward[..., columns].sum(axis=-1), slowest) for columns in (slice(None), _PRODUCTS))
+    behind = _at(back, slowest)
+    return np.maximum(0.0, 3 * np.maximum(ahead, behind - weights) - (ahead + behind))
 
 
 def _spent(pieces: Floats) -> Floats:
