@@ -125,11 +125,11 @@ def test_every_part_of_a_closed_form_has_a_meaning():
 
 @pytest.mark.parametrize("schedule", ONLY_CLOSED)
 def test_orders_that_nobody_wrote_have_a_closed_form_and_are_not_simulated(schedule, make_case):
-    """Their bubbles are no larger than that of 1F1B."""
+    """Their bubbles are no larger than 1F1B's but for V-Min, which saves memory and waits in every micro-batch."""
     case, layout, calibration = make_case(8, global_batch=64), Colocated(pp=4, dp=2), load_calibration("h800")
     closed, usual = (closed_form(case, calibration, layout, schedule=name) for name in (schedule, "1f1b"))
-    assert closed.step_s <= usual.step_s
-    assert _bubble(closed) <= _bubble(usual) * (1 + 1e-9)
+    assert (closed.step_s <= usual.step_s) == (schedule != "v-min")
+    assert (_bubble(closed) <= _bubble(usual) * (1 + 1e-9)) == (schedule != "v-min")
     with pytest.raises(SpecError, match="has a closed form alone; simulated and run are 1f1b, interleaved, gpipe"):
         estimate(case, calibration, layout, schedule=schedule)
 

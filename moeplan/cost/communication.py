@@ -138,6 +138,17 @@ def reduce_scatter(fabric: Fabric, calibration: Calibration, groups: Groups, buf
     return _rings(fabric, calibration, groups, buffer_bytes, "reduce_scatter")
 
 
+def scatter_and_gather(
+    fabric: Fabric, calibration: Calibration, groups: Groups, scattered_bytes: float, gathered_bytes: float
+) -> tuple[Cost, Cost]:
+    """`reduce_scatter` and `all_gather` over the same rings, which are routed once."""
+    demand = _ring_demand(fabric, by_node(fabric, side(groups)))
+    return (
+        _seconds(calibration, demand, scattered_bytes, "reduce_scatter", scattered_bytes),
+        _seconds(calibration, demand, gathered_bytes, "all_gather", gathered_bytes),
+    )
+
+
 def all_reduce(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of all-reduces of `buffer_bytes`: rings of a reduce-scatter and an all-gather, started once.
 
@@ -169,7 +180,7 @@ def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float
     if size <= 0:
         return Cost(0.0, calibration.node.source)
     ranks = by_node(fabric, side(groups))
-    (demand,) = demands(fabric, ("ring",), [ranks], lambda some: [ring(fabric, *some)])
+    demand = _ring_demand(fabric, ranks)
     if named != "all_reduce":
         return _seconds(calibration, demand, size, named, size)
     twice = Demand(2 * demand.inside, 2 * demand.between, 2 * demand.latency_s)
@@ -177,6 +188,12 @@ def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float
         return _seconds(calibration, twice, size, named, 2 * size)
     (added,) = demands(fabric, ("switched",), [ranks], lambda some: [switched(fabric, *some)])
     return _seconds(calibration, twice._replace(inside=added.inside), size, named, 0.0)
+
+
+def _ring_demand(fabric: Fabric, ranks: Side) -> Demand:
+    """The rings of groups that stand node by node."""
+    (demand,) = demands(fabric, ("ring",), [ranks], lambda some: [ring(fabric, *some)])
+    return demand
 
 
 def _together(calibration: Calibration, phases: Sequence[Demand], size: float, named: Named, copied: float) -> Cost:

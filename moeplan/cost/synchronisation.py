@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
-from moeplan.cost.patterns import by_node, side
 from moeplan.cost.pricing import Pricing
 from moeplan.resources.memory import held_parameters, pieces_at, updated_parameters
 from moeplan.resources.work import ELEMENT_BYTES
@@ -30,13 +29,12 @@ def shared(pricing: Pricing) -> list[Shared]:
     found, here = [], pieces_at(graph)
     for number, replica in enumerate(graph.replicas):
         held = max(held_parameters(case, graph, replica, p, here[p]) for p in replica.positions)
-        groups = by_node(machine.fabric, side(replica.groups))
         gradients, weights = held * gradient_bytes(case.memory), held * gathered_bytes(case)
         if replica.sharded:
-            found.append(Shared(number, "reduce_scatter", network.reduce_scatter(*machine, groups, gradients)))
-            found.append(Shared(number, "all_gather", network.all_gather(*machine, groups, weights)))
+            there, back = network.scatter_and_gather(*machine, replica.groups, gradients, weights)
+            found += [Shared(number, "reduce_scatter", there), Shared(number, "all_gather", back)]
         else:
-            found.append(Shared(number, "all_reduce", network.all_reduce(*machine, groups, gradients)))
+            found.append(Shared(number, "all_reduce", network.all_reduce(*machine, replica.groups, gradients)))
     return found
 
 

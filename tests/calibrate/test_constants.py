@@ -22,6 +22,7 @@ def some_form(draw):
         positions=np.ones(1),
         microbatches=np.array(200.0),
         bubble=none,
+        lockstep=none,
         hop_s=np.zeros(2),
         hops=np.zeros(2),
         scatter_s=zero,

@@ -9,8 +9,8 @@ from moeplan.layouts import stages
 from moeplan.plan import steps_of
 from moeplan.resources import parameters as count
 from moeplan.resources.memory import peak_activation_bytes, piece_bytes, static_bytes, tracks
-from moeplan.resources.memory.fold import needs
 from moeplan.resources.memory.kept import piece_parts
+from moeplan.resources.memory.need import needs
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import Load
 from moeplan.spec.model import GroupedQuery, Latent

@@ -1,7 +1,8 @@
 """HBM bytes of each position, by bucket: state of parameters, activations over the schedule, and what lies beside them.
 
 `state` counts what a rank holds between steps, `kept` (with `eager`, `fused`, `loss`) what a piece keeps of a
-micro-batch, `fold` puts both over the schedule text, `beside` adds what PyTorch's allocator does not give out.
+micro-batch and `need` what a whole stage does, `fold` puts both over the schedule text, `beside` adds what PyTorch's
+allocator does not give out.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from moeplan.resources.memory.closed import CLOSED as CLOSED
 from moeplan.resources.memory.closed import IN_V as IN_V
 from moeplan.resources.memory.closed import closed_peaks as closed_peaks
 from moeplan.resources.memory.closed import in_v as in_v
-from moeplan.resources.memory.fold import Live as Live
 from moeplan.resources.memory.fold import peak_activation_bytes as peak_activation_bytes
 from moeplan.resources.memory.fold import peak_activations as peak_activations
 from moeplan.resources.memory.held import pieces_at as pieces_at
 from moeplan.resources.memory.held import replica_parameters as replica_parameters
 from moeplan.resources.memory.kept import Kept as Kept
 from moeplan.resources.memory.kept import piece_bytes as piece_bytes
+from moeplan.resources.memory.need import Live as Live
 from moeplan.resources.memory.state import State as State
 from moeplan.resources.memory.state import held_parameters as held_parameters
 from moeplan.resources.memory.state import host_bytes as host_bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moeplan.errors import SpecError
 from moeplan.layout import Recompute, StageGraph, assemble
-from moeplan.resources.memory.fold import needs
+from moeplan.resources.memory.need import needs
 from moeplan.resources.memory.state import state_bytes
 from moeplan.resources.work import Load
 from moeplan.spec.case import Case

@@ -8,57 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moeplan.layout import Piece, PieceKind, Recompute, StageGraph, pieces_of, rides
-from moeplan.program import keeps
-from moeplan.resources.memory.kept import Parts, piece_parts
+from moeplan.layout import Recompute, StageGraph
+from moeplan.resources.memory.need import NOTHING, Live, Need, needs
 from moeplan.resources.memory.track import Track
-from moeplan.resources.traffic import edge_bytes
-from moeplan.resources.work import ELEMENT_BYTES, Load
+from moeplan.resources.work import Load
 from moeplan.spec.case import Case
-from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, row_width
-
-
-class Live(NamedTuple):
-    """Bytes of one rank at the moment of a step when they are most."""
-
-    activations: float
-    """Kept from forwards for their backwards, without the next two."""
-    routing: float
-    """Kept by router and permutation."""
-    logits: float
-    """Logits, loss and their gradients."""
-    working: float
-    """What the running backward needs beside: recomputed activations and gradients."""
-    buffers: float
-    """Rows in flight."""
-
-
-NOTHING = Live(0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-class Need(NamedTuple):
-    """What one virtual stage keeps of a micro-batch, and what moments of its backward have beside."""
-
-    alive: float
-    routing: float
-    logits: float
-    first: Live
-    """While its backward begins; beside what is kept."""
-    later: Live
-    """The fullest moment after that: less is kept, where later pieces have gone back already."""
-    again: bool
-    """Whether its backward begins with a forward, which does not wait for the gradient."""
-    passing: float
-    """Rows in flight in its forward."""
-    arriving: tuple[float, float]
-    """Bytes that its forward and its backward start from, where another position sends them."""
-    leaving: tuple[float, float]
-    """Bytes that its forward and its backward send to another position."""
-
-    @property
-    def most(self) -> float:
-        """Bytes beside what is kept at the fullest moment."""
-        return max(sum(self.first), sum(self.later), self.passing)
 
 
 def peak_activation_bytes(
@@ -76,150 +30,44 @@ def peak_activations(
     Rows in flight: while a transfer runs, one buffer of its edge on each side; while experts run, their gradients'
     rows. Piper counts none.
     """
-    stages = needs(case, graph, recompute, loads)
+    stages = _columns(needs(case, graph, recompute, loads))
     return [_peak(track, stages) for track in order]
 
 
-def needs(case: Case, graph: StageGraph, recompute: Recompute, loads: Sequence[Load]) -> list[Need]:
-    """What each virtual stage keeps of a micro-batch, and what its backward needs beside."""
-    known: dict[tuple[object, ...], Parts] = {}
-    met: dict[tuple[object, ...], Need] = {}
-    result = []
-    for stage, homes in enumerate(graph.stages):
-        load = loads[homes[0]]
-        key = (_looks(case.model, graph, stage), load)
-        if key not in met:
-            met[key] = _stage(case, graph, stage, recompute, load, known)
-        result.append(met[key])
-    return result
+class _Columns(NamedTuple):
+    """`Need` of all stages."""
+
+    kept: NDArray[np.float64]
+    """alive, routing and logits [stages, 3]."""
+    first: NDArray[np.float64]
+    """[stages, 5], as `later` and `passing`."""
+    later: NDArray[np.float64]
+    passing: NDArray[np.float64]
+    again: NDArray[np.bool_]
+    arriving: NDArray[np.float64]
+    """[stages, 2], as `leaving`."""
+    leaving: NDArray[np.float64]
 
 
-def _looks(model: ModelSpec, graph: StageGraph, stage: int) -> tuple[object, ...]:
-    """What the need of `stage` depends on beside its load: its pieces with their neighbours, and whether it is last."""
-    numbers = pieces_of(graph, stage)
-    around = range(max(0, numbers[0] - 1), min(len(graph.pieces), numbers[-1] + 2))
-    pieces = [graph.pieces[i] for i in around]
-    inside = [(p.kind, p.kind == "attention" and (is_dense(model, p.layer), has_state(model, p.layer))) for p in pieces]
-    edges = [(e.kind, e.algorithm) for e in graph.edges[around[0] : around[-1]]]
-    return (*inside, *edges, numbers[0] > 0, stage == len(graph.stages) - 1)
-
-
-def _stage(
-    case: Case, graph: StageGraph, stage: int, recompute: Recompute, load: Load, known: dict[tuple[object, ...], Parts]
-) -> Need:
-    """What a stage keeps; its backward needs one piece's transient at a time. `known`: parts of alike pieces."""
-    numbers, model, parts = pieces_of(graph, stage), case.model, []
-    for i in numbers:
-        piece, ride = graph.pieces[i], rides(graph, i)
-        mixed = piece.kind == "attention" and (is_dense(model, piece.layer), has_state(model, piece.layer))
-        key = (piece.kind, mixed, ride, load)
-        if key not in known:
-            known[key] = piece_parts(case, piece, recompute, load, ride=ride)
-        parts.append(known[key])
-    rows = [_rows(case, graph, i, load) for i in numbers]
-    first, *later = _moments(graph, numbers, parts, [_again(case, graph, i, load) for i in numbers], recompute)
-    alive, routing, logits = (sum(part[i] for part in parts) for i in range(3))
-    if stage == len(graph.stages) - 1:
-        more, sorted_ = further_kept(case, recompute, load)
-        alive, routing = alive + more, routing + sorted_
-    return Need(
-        alive,
-        routing,
-        logits,
-        first,
-        max([*later, NOTHING], key=sum),
-        keeps(graph.pieces[numbers[-1]], recompute) != "activations",
-        max(rows),
-        _between(case, graph, ((numbers[0] - 1, "F"), (numbers[-1], "B")), load),
-        _between(case, graph, ((numbers[-1], "F"), (numbers[0] - 1, "B")), load),
+def _columns(stages: Sequence[Need]) -> _Columns:
+    passing = [NOTHING._replace(buffers=stage.passing) for stage in stages]
+    return _Columns(
+        np.array([stage[:3] for stage in stages]),
+        np.array([stage.first for stage in stages]),
+        np.array([stage.later for stage in stages]),
+        np.array(passing),
+        np.array([stage.again for stage in stages]),
+        np.array([stage.arriving for stage in stages]),
+        np.array([stage.leaving for stage in stages]),
     )
 
 
-def further_kept(case: Case, recompute: Recompute, load: Load) -> tuple[float, float]:
-    """What the modules for further tokens keep of one micro-batch, and how much of it is routing; logits stand apart.
-
-    Each: one layer, with experts where the model has some, and the joined hidden state and embedding, 2 hidden wide.
-    Left out: their gradients while their own backward runs, which are no more than the head's.
-    """
-    model = case.model
-    if not case.memory.mtp or not model.mtp_layers or case.memory.activations == "piper":
-        return 0.0, 0.0
-    layers = range(model.num_layers)
-    like = next(
-        (layer for layer in layers if has_ffn(model, layer) and is_dense(model, layer) != bool(model.experts)), 0
-    )
-    kinds: tuple[PieceKind, ...] = ("attention", "experts" if model.experts else "dense")
-    parts = [piece_parts(case, Piece(kind=kind, layer=like, stage=0), recompute, load, ride=False) for kind in kinds]
-    joined = 2 * model.hidden * ELEMENT_BYTES[case.workload.dtype] * load.tokens / load.tp
-    kept, routing = (model.mtp_layers * sum(part[i] for part in parts) for i in range(2))
-    return kept + model.mtp_layers * joined, routing
-
-
-def _between(case: Case, graph: StageGraph, ends: Sequence[tuple[int, str]], load: Load) -> tuple[float, float]:
-    """Bytes of one rank on the two edges between stages, each with its phase; Piper counts none."""
-    if case.memory.activations == "piper":
-        return 0.0, 0.0
-    first, second = (
-        edge_bytes(case.model, graph, edge, phase, load, dtype=case.workload.dtype)
-        if 0 <= edge < len(graph.edges)
-        else 0.0
-        for edge, phase in ends
-    )
-    return first, second
-
-
-def _moments(
-    graph: StageGraph, numbers: Sequence[int], parts: Sequence[Parts], rows: Sequence[float], recompute: Recompute
-) -> list[Live]:
-    """While each piece's backward runs: what it needs, less what the pieces after it kept of this micro-batch.
-
-    Where rows are dispatched again, the recomputed attention before them is there too; where a piece is recomputed, so
-    it is while the gradients' rows arrive for it.
-    """
-    result, gone = [], (0.0, 0.0, 0.0)
-    for place in reversed(range(len(numbers))):
-        part, (alive, routing, logits) = parts[place], gone
-        before = 0.0
-        nothing = keeps(graph.pieces[numbers[place]], recompute) == "nothing"
-        if place and nothing and keeps(graph.pieces[numbers[place - 1]], recompute) != "activations":
-            before = parts[place - 1].again
-        left = Live(routing + logits - alive, -routing, -logits, before, 0.0)
-        running = part.transient - part.loss - part.rows
-        if keeps(graph.pieces[numbers[place]], recompute) != "activations":
-            result.append(left._replace(working=before + part.again, buffers=rows[place]))
-        result.append(left._replace(logits=part.loss - logits, working=before + running, buffers=part.rows))
-        gone = (alive + part.alive, routing + part.routing, logits + part.logits)
-    return result
-
-
-def _again(case: Case, graph: StageGraph, number: int, load: Load) -> float:
-    """Bytes beside what a piece that is computed again keeps: an expert's outputs (three where the residual rides).
-
-    The gradient's rows are there as well, where they come from inside the position.
-    """
-    if case.memory.activations == "piper":
-        return 0.0
-    piece, model, size = graph.pieces[number], case.model, ELEMENT_BYTES[case.workload.dtype]
-    copies = (3 if rides(graph, number) else 1) * size * load.rows * row_width(model) * (piece.kind == "experts")
-    inside = number + 1 < len(graph.pieces) and graph.pieces[number + 1].stage == piece.stage
-    return copies + (edge_bytes(model, graph, number, "B", load, dtype=case.workload.dtype) if inside else 0.0)
-
-
-def _rows(case: Case, graph: StageGraph, number: int, load: Load) -> float:
-    """Bytes of the rows in flight between pieces: the larger edge of one, as sent and as received."""
-    if case.memory.activations == "piper":
-        return 0.0
-    edges = [e for e in (number - 1, number) if 0 <= e < len(graph.edges)]
-    sent = [edge_bytes(case.model, graph, e, "F", load, dtype=case.workload.dtype) for e in edges]
-    return 2 * (case.execution.capacity or 1.0) * max(sent, default=0.0)
-
-
-def _peak(track: Track, stages: Sequence[Need]) -> Live:
+def _peak(track: Track, stages: _Columns) -> Live:
     """The fullest moment of one position: F adds what its stage keeps, B and W take it away.
 
     Every backward needs what its moments say; the forward that runs already counts as kept.
     """
-    kept = np.array([stage[:3] for stage in stages])[track.stages]
+    kept = stages.kept[track.stages]
     enters, weights = (track.kinds == "F")[:, None], (track.kinds == "I")[:, None]
     after = np.cumsum(np.where(enters, kept, np.where(weights, 0.0, -kept)), axis=0)
     held = np.where(enters | weights, after, after + kept)
@@ -241,14 +89,14 @@ def _peak(track: Track, stages: Sequence[Need]) -> Live:
 
 
 def _beside(
-    track: Track, stages: Sequence[Need], enters: NDArray[np.bool_]
+    track: Track, stages: _Columns, enters: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """`Live` beside what is kept, when each action begins and later in it [actions, 5]."""
-    passing = np.array([NOTHING._replace(buffers=stage.passing) for stage in stages])[track.stages]
-    first = np.where(enters, 0.0, np.array([stage.first for stage in stages])[track.stages])
-    later = np.where(enters, passing, np.array([stage.later for stage in stages])[track.stages])
-    again = ~enters[:, 0] & np.array([stage.again for stage in stages])[track.stages]
-    comes, leaves = _bytes(track, [s.arriving for s in stages]), _bytes(track, [s.leaving for s in stages])
+    at = track.stages
+    first = np.where(enters, 0.0, stages.first[at])
+    later = np.where(enters, stages.passing[at], stages.later[at])
+    again = ~enters[:, 0] & stages.again[at]
+    comes, leaves = _bytes(track, stages.arriving), _bytes(track, stages.leaving)
     own = np.arange(len(comes))
     first[:, 4] += _waiting(comes, track.before, own) + np.where(again & (track.during < own), comes, 0.0)
     first[1:, 4] += np.where((again | track.follows)[1:], leaves[:-1], 0.0)
@@ -256,9 +104,9 @@ def _beside(
     return first, later
 
 
-def _bytes(track: Track, sizes: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+def _bytes(track: Track, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """What F, and what B and I of each action's stage move; W moves nothing."""
-    both = np.array(sizes)[track.stages]
+    both = sizes[track.stages]
     moved: NDArray[np.float64] = np.where(track.kinds == "F", both[:, 0], np.where(track.kinds == "W", 0.0, both[:, 1]))
     return moved
 
