@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from moeplan.analytic.forecast import Forecast
+from moeplan.analytic.spread import interval, sure
 from moeplan.by_hand import rule_text
 from moeplan.caveats import ASSUMPTIONS, mfu_basis, not_simulated, warnings_of
 from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of
@@ -161,7 +162,7 @@ def estimate(
     plan = structs.replace(spelled(plan, steps), durations=durations)
     program = lowered(plan, steps)
     timeline = simulate(plan, program)
-    plan = structs.replace(plan, predictions=predictions(plan, steps, program, timeline))
+    plan = sure(structs.replace(plan, predictions=predictions(plan, steps, program, timeline)), machine)
     plan = signed(structs.replace(plan, assumptions=ASSUMPTIONS, warnings=warnings_of(plan)))
     kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
     busy = seconds_by_kind(plan, program, timeline)
@@ -268,6 +269,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
     """The whole step in a few numbers."""
     plan, worst = told.plan, sum(told.stages[told.worst].bytes)
     model, predicted = plan.case.model, plan.predictions
+    low_s, high_s = interval(predicted.step_s, predicted.spread)
     return {
         "model": model.name,
         "parameters": total_parameters(model),
@@ -284,6 +286,8 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "execution": settings_text(plan.case.execution, Execution()),
         "memory": settings_text(plan.case.memory, Memory()),
         "step_s": predicted.step_s,
+        "low_s": low_s,
+        "high_s": high_s,
         "tokens_per_s": predicted.tokens_per_s,
         "model_flop": predicted.model_flop,
         "mfu": predicted.mfu,

@@ -17,7 +17,7 @@ from moeplan.spec.cluster import ClusterSpec
 from moeplan.spec.record import Record, to_json, to_plain
 
 SCHEMA: Final = "moeplan.plan"
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 class ScheduleText(Record):
@@ -68,6 +68,8 @@ class Predictions(Record):
     """Mean over ranks: nothing is computed and rows are on their way, or pieces exchange rows inside."""
     bubble: float
     """Share of the step, mean over ranks, in which a rank waits for other positions."""
+    spread: float = 0.0
+    """One sigma of the logarithm of `step_s` (`analytic.spread`); 0 in plans that do not tell it."""
     of_inputs: str = ""
     """Digest of the case, layout, batch and recompute rule that the durations were predicted for."""
     of_schedule: str = ""

@@ -38,7 +38,7 @@ def _check_predictions(plan: Plan) -> None:
         values = getattr(told, name)
         if len(values) not in (0, positions) or min(values, default=0.0) < 0:
             raise SpecError(f"predictions: {name} has {len(values)} values for {positions} positions, or one below 0")
-    for name in ("step_s", "tokens_per_s", "mfu", "exposed_communication_s", "bubble"):
+    for name in ("step_s", "spread", "tokens_per_s", "mfu", "exposed_communication_s", "bubble"):
         if not 0 <= getattr(told, name) < float("inf"):
             raise SpecError(f"predictions: {name} {getattr(told, name)} is below 0 or not finite")
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from moeplan.analytic.spread import sure
 from moeplan.caveats import ASSUMPTIONS, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SolverError, SpecError
@@ -22,7 +23,7 @@ from moeplan.optimizer.candidate import has
 from moeplan.optimizer.disaggregate import DEPTHS, search_disaggregated
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.search import GAP, Found, Search
-from moeplan.plan import Plan, Solver
+from moeplan.plan import Plan, Solver, signed
 from moeplan.ranking import Ranking as Ranking
 from moeplan.ranking import mended
 from moeplan.spec.calibration import Calibration
@@ -70,7 +71,7 @@ def optimize(
     machine = machine_of(case, calibration)
     found = [one for group in _side_by_side(case, machine, asked, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
-    return Ranking(case, wanted, tuple(_signed(f) for f in found))
+    return Ranking(case, wanted, tuple(_signed(f, machine) for f in found))
 
 
 def fields_of(family: str) -> tuple[str, ...]:
@@ -210,8 +211,8 @@ def _piper(search: Search, fixed: Fixed) -> Found:
     return found._replace(uncopied=search.meshes(piper.NAME, (one for one in layouts if one.dp == 1)).best)
 
 
-def _signed(found: Found) -> Found:
-    """`found` whose plan says how it was found, and what it assumes."""
+def _signed(found: Found, machine: Machine) -> Found:
+    """`found` whose plan says how it was found, what it assumes and how sure it is."""
     if found.best is None:
         return found
     ended = f"; allocations: {found.allocations}" if found.allocations else ""
@@ -231,7 +232,7 @@ def _signed(found: Found) -> Found:
         assumptions=ASSUMPTIONS,
         warnings=warnings_of(found.best),
     )
-    return found._replace(best=plan)
+    return found._replace(best=signed(sure(plan, machine)))
 
 
 def winner(ranking: Ranking) -> Plan:

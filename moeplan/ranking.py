@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moeplan.analytic.spread import interval
 from moeplan.by_hand import as_options
 from moeplan.optimizer.candidate import describe, tell
 from moeplan.optimizer.evaluate import usable_bytes
@@ -85,6 +86,8 @@ COLUMNS = {
     "family": "family",
     "gpus": "GPUs",
     "step_s": "step s",
+    "low_s": "low s",
+    "high_s": "high s",
     "tokens_per_s": "tokens/s",
     "mfu": "MFU",
     "peak_hbm_gib": "peak GiB",
@@ -124,10 +127,12 @@ def pruned_rows(ranking: Ranking) -> Rows:
 
 
 def prediction_row(plan: Plan) -> dict[str, Any]:
-    """The predictions of one plan, units in the names."""
+    """The predictions of one plan, units in the names; nine of ten steps lie between `low_s` and `high_s`."""
     told = plan.predictions
+    low_s, high_s = interval(told.step_s, told.spread)
     return {
         "step_s": told.step_s,
+        **({"low_s": low_s, "high_s": high_s} if told.spread else {}),
         "tokens_per_s": told.tokens_per_s,
         "mfu": told.mfu,
         "peak_hbm_gib": max(told.peak_hbm_bytes, default=0.0) / GIB,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from moeplan.analytic.forecast import SPREAD
 from moeplan.analytic.form import CLASSES
+from moeplan.analytic.spread import SPREAD
 from moeplan.analytic.step import Step
 from moeplan.by_hand import recompute_of
 from moeplan.closed import MEANING, ONLY_CLOSED, closed_dict, closed_form

@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import exp, sqrt
 from typing import NamedTuple
 
 from moeplan.analytic.form import CLASSES, Floats, Form
+from moeplan.analytic.spread import Second, interval, sigma
 from moeplan.analytic.step import step
-
-SPREAD = {"measured": 0.05, "interpolated": 0.07, "roofline": 0.25, "assumed": 0.08}
-"""One sigma of the logarithm of seconds by where they come from. Passes over HBM are the least sure; what is assumed
-lies near what was measured on a sister. Chosen so that intervals hold the published steps as often as they should."""
-LESS_SURE, UNSURE = ("expert", "host"), 0.6
-"""The same of dispatch and combine, and of launches, whatever their source: routing and frameworks decide them."""
-SHARED = 0.12
-"""One sigma of what a step spends on nothing that is counted here, or saves; chosen as `SPREAD`."""
-SIGMAS = 1.645
-"""Of a normal distribution, nine of ten lie within."""
-
-
-class Second(NamedTuple):
-    """A part of the step."""
-
-    name: str
-    seconds: float
-    source: str
 
 
 class Forecast(NamedTuple):
@@ -40,19 +22,10 @@ class Forecast(NamedTuple):
 
 
 def forecast(form: Form, factors: Floats | None = None) -> Forecast:
-    """The step of `form`: step e^(-1.645 sigma) to step e^(1.645 sigma), sigma^2 = 0.12^2 + sum (share spread)^2.
-
-    Parts of one source err apart from those of another, and all of one source alike. Left out: what the inputs do not
-    say (see `widened`).
-    """
+    """The step of `form`, between what nine of ten are expected. Left out: what the inputs do not say (`widened`)."""
     parts = tuple(part for part in _parts(form, factors) if part.seconds)
     total = sum(part.seconds for part in parts)
-    shares = dict.fromkeys((*SPREAD, "less sure"), 0.0)
-    for part in parts:
-        shares["less sure" if part.name in LESS_SURE else part.source] += part.seconds / total
-    spread = SPREAD | {"less sure": UNSURE}
-    sigma = sqrt(SHARED**2 + sum((share * spread[source]) ** 2 for source, share in shares.items()))
-    return Forecast(total, total * exp(-SIGMAS * sigma), total * exp(SIGMAS * sigma), parts)
+    return Forecast(total, *interval(total, sigma(parts)), parts)
 
 
 def widened(one: Forecast, others: list[Forecast]) -> Forecast:

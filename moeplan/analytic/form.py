@@ -28,6 +28,9 @@ Floats = NDArray[np.float64]
 CLASSES = (*Parts._fields, "tensor", "context", "expert")
 """What the columns of `Form.pieces` hold: seconds of compute by what bounds it, then communication."""
 
+WHATEVER = {"stream": "roofline", "cast": "roofline", "host": "assumed"}
+"""Sources of classes that no table decides: passes over HBM are rooflines, launches assumed."""
+
 
 class Form(NamedTuple):
     """One step of one layout; numbers are arrays without axes, so that forms can be stacked (`step.stacked`)."""
@@ -131,10 +134,9 @@ class _Row(NamedTuple):
 
 
 def _sources(rows: list[_Row]) -> tuple[str, ...]:
-    """The weakest source of each class; passes over HBM are rooflines, launches assumed."""
-    fixed = {"stream": "roofline", "cast": "roofline", "host": "assumed"}
+    """The weakest source of each class."""
     return tuple(
-        fixed.get(name)
+        WHATEVER.get(name)
         or weakest(
             row.travel if name in ("tensor", "context", "expert") else row.compute.get(name, "roofline")
             for row in rows

@@ -88,6 +88,7 @@ def predictions(plan: Plan, steps: Steps, program: Program, timeline: Timeline) 
         static_hbm_bytes=bytes_.static,
         exposed_communication_s=_mean(exposed_s, ranks),
         bubble=_mean([part.bubble_ns / use.step_ns for part in use.positions], ranks),
+        spread=plan.predictions.spread,
         of_schedule=schedule_digest(plan),
     )
 

@@ -5,8 +5,9 @@ from math import log
 import pytest
 from msgspec import structs
 
-from moeplan.analytic.forecast import SPREAD, forecast, widened
+from moeplan.analytic.forecast import forecast, widened
 from moeplan.analytic.form import form
+from moeplan.analytic.spread import SPREAD
 from moeplan.analytic.step import step
 from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
