@@ -29,8 +29,8 @@ _HOMES = {
     "Plan": "moeplan.plan",
     "Ranking": "moeplan.ranking",
     "Recompute": "moeplan.layout",
-    "Tables": "moeplan.validate",
-    "Validation": "moeplan.validate.scores",
+    "Tables": "moeplan.validation",
+    "Validation": "moeplan.validation.scores",
     "Workload": "moeplan.spec.workload",
     "closed_form": "moeplan.closed",
     "estimate": "moeplan.estimator",
@@ -43,10 +43,10 @@ _HOMES = {
     "plot_split_by_length": "moeplan.plots",
     "read_plan": "moeplan.plan_file",
     "split_by_length": "moeplan.sweep",
-    "validation": "moeplan.validate:validate",
+    "validate": "moeplan.validation",
     "write_plan": "moeplan.plan_file",
 }
-"""Where a public name is defined; after a colon, what it is called there: no public name may be that of a module."""
+"""Where a public name is defined: no public name may be that of a module."""
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
@@ -54,8 +54,7 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when they are first used, so that `import moeplan` stays quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'moeplan' has no attribute {name!r}")
-    home, _, there = _HOMES[name].partition(":")
-    return getattr(import_module(home), there or name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 import moeplan as mp
 from moeplan.errors import SpecError
-from moeplan.validate import published
+from moeplan.validation import published
 
 
 @pytest.mark.parametrize("name", mp.__all__)
@@ -60,7 +60,7 @@ def test_an_estimate_has_its_closed_form(case):
 def test_measurements_of_ones_own_are_compared(tmp_path):
     table = pd.read_csv(published().runs).head(1).assign(id="MY-1", measured_step_s=1.0)
     table.to_csv(tmp_path / "mine.csv", index=False)
-    told = mp.validation(mp.Tables(runs=tmp_path / "mine.csv"))
+    told = mp.validate(mp.Tables(runs=tmp_path / "mine.csv"))
     assert isinstance(told, mp.Validation)
     assert told.to_dict()["overall"]["step_time"]["rows"] == 1
 

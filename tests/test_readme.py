@@ -12,9 +12,9 @@ from moeplan.cli import app
 from moeplan.spec.execution import Execution
 from moeplan.spec.huggingface import FAMILIES
 from moeplan.spec.shipped import shipped
-from moeplan.validate import validate
-from moeplan.validate.pairs import pair_score
-from moeplan.validate.scores import score
+from moeplan.validation import validate
+from moeplan.validation.pairs import pair_score
+from moeplan.validation.scores import score
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

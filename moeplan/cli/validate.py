@@ -30,10 +30,11 @@ def validate(
     Example: moeplan validate --runs mine.csv --names mine-names.csv
     """
     from moeplan import report
-    from moeplan.validate import Tables, scores
-    from moeplan.validate import validate as compared
-    from moeplan.validate.flop import convention_rows
-    from moeplan.validate.pairs import pair_rows
+    from moeplan.validation import Tables, published, scores
+    from moeplan.validation import validate as compared
+    from moeplan.validation.flop import convention_rows
+    from moeplan.validation.pairs import pair_rows
+    from moeplan.validation.sources import source_rows
 
     check_format(format_)
     given = Tables(runs, collectives, gemm, layers)
@@ -55,6 +56,12 @@ def validate(
     report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
     report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
     own = any(given)
+    if not own:
+        report.print_table(
+            source_rows(path for path in published() if path),
+            sys.stdout,
+            title="whose rows these are, by the prefix of their ids; the source is that of the first row",
+        )
     report.print_table(scores.skipped_ids(found) if own else scores.skipped_rows(found), sys.stdout)
     if found.left_for_fits:
         print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

@@ -15,7 +15,7 @@ from moeplan.resources.memory.state import static_bytes
 from moeplan.schedule import Shape
 from moeplan.schedules import make
 from moeplan.spec.workload import Memory
-from moeplan.validate.peaks import peak_of
+from moeplan.validation.peaks import peak_of
 
 NONE = Recompute()
 

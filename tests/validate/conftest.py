@@ -4,11 +4,11 @@ import csv
 
 import pytest
 
-from moeplan.validate.flop import read_conventions
-from moeplan.validate.names import PUBLISHED, Names
-from moeplan.validate.runs import Runs
-from moeplan.validate.stacks import read_stacks
-from moeplan.validate.tables import Collective, Gemm, Layer, Run, read_table
+from moeplan.validation.flop import read_conventions
+from moeplan.validation.names import PUBLISHED, Names
+from moeplan.validation.runs import Runs
+from moeplan.validation.stacks import read_stacks
+from moeplan.validation.tables import Collective, Gemm, Layer, Run, read_table
 
 KINDS = {"runs": Run, "collectives": Collective, "gemm": Gemm, "layers": Layer}
 RUN = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeplan.validate.alike import ladders, told
+from moeplan.validation.alike import ladders, told
 
 
 @pytest.fixture

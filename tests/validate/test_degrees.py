@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeplan.spec.shipped import load_model
-from moeplan.validate.degrees import (
+from moeplan.validation.degrees import (
     degrees,
     expert_parallel,
     global_batch,
@@ -14,8 +14,8 @@ from moeplan.validate.degrees import (
     virtual_stages,
     written_layout,
 )
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Run
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Run
 
 
 def test_what_is_taken_where_nothing_is_published(run_row):

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from moeplan.resources.work import model_flop_per_token
 from moeplan.spec.shipped import load_model
-from moeplan.validate.disagreements import read_disagreements, reason_of
-from moeplan.validate.flop import Convention, convention_rows, flop_per_token, read_conventions
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.runs import Runs, told_flop
-from moeplan.validate.settings import seq_len
+from moeplan.validation.disagreements import read_disagreements, reason_of
+from moeplan.validation.flop import Convention, convention_rows, flop_per_token, read_conventions
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.runs import Runs, told_flop
+from moeplan.validation.settings import seq_len
 
 HALF, FULL = Convention(prefix="X"), Convention(prefix="X", attention="full")
 WITHOUT = Convention(prefix="X", mtp="left out")

@@ -8,11 +8,11 @@ from msgspec import structs
 from moeplan.cost.compute import share
 from moeplan.errors import SpecError
 from moeplan.spec.shipped import load_calibration
-from moeplan.validate.collectives import predict_collective
-from moeplan.validate.kernels import held_out, predict_gemm
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Collective, Gemm, read_table
+from moeplan.validation.collectives import predict_collective
+from moeplan.validation.kernels import held_out, predict_gemm
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Collective, Gemm, read_table
 
 PEAK, HBM = 989e12, 3.35e12
 NCCL = "nccl-tests size"

@@ -7,10 +7,10 @@ from moeplan.cost.compute import attention_share
 from moeplan.errors import SpecError
 from moeplan.resources.kernels import Compute
 from moeplan.spec.shipped import load_calibration
-from moeplan.validate.layers import Shape, predict_layer, shape_of
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Layer, read_table
+from moeplan.validation.layers import Shape, predict_layer, shape_of
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Layer, read_table
 
 PASSES: tuple[tuple[str, ...], ...] = ((), ("backward_ms",), ("forward_ms",))
 CONFIG = "tokens/GPU 4096, hidden 2048, 64 experts top-6, ffn 1408, EP8, SwiGLU"

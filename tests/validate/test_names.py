@@ -6,9 +6,9 @@ import pytest
 
 from moeplan.errors import SpecError
 from moeplan.spec.shipped import load_cluster, load_model
-from moeplan.validate.names import PUBLISHED, Name, Names
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import read_table
+from moeplan.validation.names import PUBLISHED, Name, Names
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import read_table
 
 LISTED = read_table(PUBLISHED / "names.csv", Name)
 

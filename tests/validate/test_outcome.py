@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from moeplan.errors import SpecError
-from moeplan.validate.outcome import Outcome, Skip, Skipped, checked, skipping, without_numbers
+from moeplan.validation.outcome import Outcome, Skip, Skipped, checked, skipping, without_numbers
 
 
 @pytest.mark.parametrize(

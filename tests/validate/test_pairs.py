@@ -2,11 +2,11 @@
 
 import pytest
 
-from moeplan.validate.alike import source_of
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.outcome import Outcome
-from moeplan.validate.pairs import Pair, Ratio, pair_rows, pair_score, ratios, read_pairs
-from moeplan.validate.set_aside import read_set_aside
+from moeplan.validation.alike import source_of
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.outcome import Outcome
+from moeplan.validation.pairs import Pair, Ratio, pair_rows, pair_score, ratios, read_pairs
+from moeplan.validation.set_aside import read_set_aside
 
 
 def outcome(number, predicted, measured, measure="step_time"):

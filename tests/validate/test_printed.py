@@ -10,7 +10,7 @@ from moeplan.resources.parameters import embedding_parameters
 from moeplan.spec.case import Case
 from moeplan.spec.shipped import load_model
 from moeplan.spec.workload import Memory, Workload
-from moeplan.validate.printed import printed_bytes
+from moeplan.validation.printed import printed_bytes
 
 PEAK = 50e9
 

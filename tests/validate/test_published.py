@@ -2,14 +2,18 @@
 
 import pytest
 
+from moeplan.calibrate.constants import FACTORS
 from moeplan.resources.parameters import total_parameters
-from moeplan.validate import Tables, published, validate
-from moeplan.validate.flop import read_conventions
-from moeplan.validate.kernels import held_out
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.runs import Runs
-from moeplan.validate.steps import peak
-from moeplan.validate.tables import Gemm, Layer, read_table
+from moeplan.validation import Tables, published, validate
+from moeplan.validation.flop import read_conventions
+from moeplan.validation.kernels import held_out
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.pairs import pair_score
+from moeplan.validation.runs import Runs
+from moeplan.validation.scores import constant_rows, coverage, score
+from moeplan.validation.sources import source_rows
+from moeplan.validation.steps import peak
+from moeplan.validation.tables import Gemm, Layer, read_table
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,61 @@ def test_flop_are_those_of_the_source_but_for_those_listed(everything):
     assert len(others) > 240
     assert all(abs(row.error) < 0.02 for row in others)
     assert len(told["listed"]) == sum(bool(row.listed) for row in everything.outcomes)
+
+
+DENSE = ("BRG", "DGX", "MLP", "N24", "SMX")
+EXACT = ("SMX", "CIG", "SEQ")
+AIMS = {
+    "step time as shipped": (0.15, 0.36, lambda o: o.measure == "step_time"),
+    "dense left out": (
+        *(0.06, 0.15),
+        lambda o: o.measure == "step_time_left_out" and o.kind == "dense" and o.id.startswith(DENSE),
+    ),
+    "MoE left out": (0.15, 0.31, lambda o: o.measure == "step_time_left_out" and o.kind == "moe"),
+    "memory of tensors": (0.02, 0.06, lambda o: o.measure == "peak_memory" and o.id.startswith(EXACT)),
+    "other memory": (0.07, 0.18, lambda o: o.measure == "peak_memory" and not o.id.startswith(EXACT)),
+    "products left out": (0.05, 0.12, lambda o: o.measure == "gemm"),
+    "collectives": (0.12, 0.35, lambda o: o.measure == "collectives"),
+}
+"""Median and 90th percentile of the error that predictions should keep below."""
+
+
+@pytest.mark.parametrize("name", AIMS)
+def test_errors_without_listed_rows_are_within_what_is_aimed_at(name, everything):
+    median, most, wanted = AIMS[name]
+    found = score(o for o in everything.outcomes if wanted(o) and not o.listed)
+    assert found.median_ape < median
+    assert found.p90_ape < most
+    assert abs(found.bias) < 0.1
+    aside = sum(bool(o.listed) for o in everything.outcomes if o.measure == "step_time")
+    assert aside < 0.08 * sum(o.measure == "step_time" for o in everything.outcomes)
+
+
+def test_pairs_and_intervals_are_within_what_is_aimed_at(everything):
+    pairs = pair_score(everything.pairs)
+    assert pairs["median_ape"] < 0.06
+    assert pairs["p90_ape"] < 0.14
+    assert pairs["sign_right"] == pairs["effects"] > 35
+    for measure in ("step_time", "step_time_left_out"):
+        inside, width = coverage([o for o in everything.outcomes if o.measure == measure])[1:]
+        assert 0.8 < inside < 0.97
+        assert width < 0.25
+
+
+def test_fitted_constants_are_plausible(everything):
+    assert {"h100", "gb200", "mi355x"} <= set(everything.constants)
+    for values in everything.constants.values():
+        for factor in FACTORS:
+            assert factor.least <= values[factor.name] <= factor.most
+    assert [row["calibration"] for row in constant_rows(everything)] == [*everything.constants, "plausible"]
+
+
+def test_every_prefix_has_a_source(everything):
+    told = {row["of"]: row for row in source_rows(path for path in published() if path)}
+    assert all(row["source"] for row in told.values())
+    ids = {o.id.split("-")[0] for o in everything.outcomes if o.measure not in ("parameters",)}
+    assert ids <= set(told)
+    assert told["GEMM"]["rows"] + told["MAMF"]["rows"] == len(read_table(PUBLISHED / "gemm.csv", Gemm))
 
 
 def test_every_prediction_is_positive_and_says_of_what(everything):

@@ -3,8 +3,8 @@
 import pytest
 
 from moeplan.layout import Recompute
-from moeplan.validate.outcome import Skip
-from moeplan.validate.recompute import recompute_rule
+from moeplan.validation.outcome import Skip
+from moeplan.validation.recompute import recompute_rule
 
 EVERYTHING = {"attention": "full", "ffn": "full"}
 

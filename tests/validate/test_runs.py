@@ -10,11 +10,11 @@ from moeplan.layout import Colocated
 from moeplan.spec.case import Case
 from moeplan.spec.shipped import load_model
 from moeplan.spec.workload import Workload
-from moeplan.validate.flop import Convention, flop_per_token
-from moeplan.validate.outcome import Skipped
-from moeplan.validate.runs import Runs
-from moeplan.validate.settings import memory_unit_bytes
-from moeplan.validate.steps import peak
+from moeplan.validation.flop import Convention, flop_per_token
+from moeplan.validation.outcome import Skipped
+from moeplan.validation.runs import Runs
+from moeplan.validation.settings import memory_unit_bytes
+from moeplan.validation.steps import peak
 
 TOKENS = 32 * 512 / 8
 

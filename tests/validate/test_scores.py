@@ -2,8 +2,8 @@
 
 import pytest
 
-from moeplan.validate.outcome import MEASURES, Outcome, Skipped
-from moeplan.validate.scores import Validation, score, sorted_out, worst
+from moeplan.validation.outcome import MEASURES, Outcome, Skipped
+from moeplan.validation.scores import Validation, score, sorted_out, worst
 
 
 def outcome(number, predicted, measured=10.0, measure="step_time", model="", accelerator="", kind=""):

@@ -11,10 +11,10 @@ from moeplan.errors import SpecError
 from moeplan.layout import Recompute
 from moeplan.spec.execution import Execution
 from moeplan.spec.workload import Memory
-from moeplan.validate.outcome import Skip
-from moeplan.validate.settings import setting, vary
-from moeplan.validate.stacks import Stacks
-from moeplan.validate.tables import Run
+from moeplan.validation.outcome import Skip
+from moeplan.validation.settings import setting, vary
+from moeplan.validation.stacks import Stacks
+from moeplan.validation.tables import Run
 
 MOST_SKIPPED = 0.03
 

@@ -3,9 +3,9 @@
 import pytest
 
 from moeplan.errors import SpecError
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.stacks import Stack, Stacks, Unknown, read_stacks
-from moeplan.validate.tables import Run
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.stacks import Stack, Stacks, Unknown, read_stacks
+from moeplan.validation.tables import Run
 
 
 def test_conditions_come_after_the_rows_own_words_the_rest_before(run_row):

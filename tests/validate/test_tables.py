@@ -3,8 +3,8 @@
 import pytest
 
 from moeplan.errors import SpecError
-from moeplan.validate.names import PUBLISHED, Name, Names
-from moeplan.validate.tables import Collective, Gemm, Layer, Run, read_table
+from moeplan.validation.names import PUBLISHED, Name, Names
+from moeplan.validation.tables import Collective, Gemm, Layer, Run, read_table
 
 
 @pytest.mark.parametrize(

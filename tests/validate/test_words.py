@@ -2,8 +2,8 @@
 
 import pytest
 
-from moeplan.validate import words
-from moeplan.validate.outcome import Skip
+from moeplan.validation import words
+from moeplan.validation.outcome import Skip
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import re
 
 from moeplan.by_hand import ByHand
 from moeplan.spec.model import ModelSpec
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Run
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Run
 
 SEQ_LEN = 4096
 """Where no sequence length is published (assumed; the commonest of the tables)."""

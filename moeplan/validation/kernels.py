@@ -9,9 +9,9 @@ from moeplan.cost import compute
 from moeplan.resources.kernels import Compute, product
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.execution import Execution, Linear
-from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Skip, skipping
-from moeplan.validate.tables import Gemm
+from moeplan.validation.names import Names
+from moeplan.validation.outcome import Outcome, Skip, skipping
+from moeplan.validation.tables import Gemm
 
 TYPES: dict[str, Linear] = {"bfloat16": "same", "bf16": "same", "fp8": "fp8", "fp8_block": "fp8_block"}
 """What the first word of a row's dtype means: what linear layers multiply in, in a workload in bf16."""

@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 from moeplan.errors import SpecError
 from moeplan.spec.record import Record
-from moeplan.validate.alike import Told, source_of, told
-from moeplan.validate.tables import Run, Text, read_table
-from moeplan.validate.words import execution_settings, hidden
+from moeplan.validation.alike import Told, source_of, told
+from moeplan.validation.tables import Run, Text, read_table
+from moeplan.validation.words import execution_settings, hidden
 
 Sources: TypeAlias = frozenset[tuple[str, str]]
 """Publications: the prefix of their rows' ids and what those rows have as source."""

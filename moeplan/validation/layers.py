@@ -14,13 +14,13 @@ from moeplan.resources.work import Compute, Load, backward, forward
 from moeplan.spec.cluster import Gpu
 from moeplan.spec.execution import Execution
 from moeplan.spec.model import GroupedQuery, Latent, ModelSpec
-from moeplan.validate.cells import COUNT, Times, count, times_of
-from moeplan.validate.collectives import check_size
-from moeplan.validate.kernels import as_measured
-from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Skip, skipping
-from moeplan.validate.tables import Layer
-from moeplan.validate.words import linear
+from moeplan.validation.cells import COUNT, Times, count, times_of
+from moeplan.validation.collectives import check_size
+from moeplan.validation.kernels import as_measured
+from moeplan.validation.names import Names
+from moeplan.validation.outcome import Outcome, Skip, skipping
+from moeplan.validation.tables import Layer
+from moeplan.validation.words import linear
 
 SIZE = 2
 KINDS: tuple[Literal["router", "experts"], ...] = ("router", "experts")

@@ -10,8 +10,8 @@ import numpy as np
 
 from moeplan.spec.record import Record
 from moeplan.tables import Rows
-from moeplan.validate.outcome import Outcome
-from moeplan.validate.tables import Text, read_table
+from moeplan.validation.outcome import Outcome
+from moeplan.validation.tables import Text, read_table
 
 SEEN = 0.05
 """A smaller effect may have either sign: identical jobs differ by as much from release to release."""

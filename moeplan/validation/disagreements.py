@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moeplan.spec.record import Record
-from moeplan.validate.tables import Run, Text, read_table
+from moeplan.validation.tables import Run, Text, read_table
 
 
 class Disagreement(Record):

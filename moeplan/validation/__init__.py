@@ -18,21 +18,21 @@ from moeplan.resources.parameters import total_parameters
 from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.shipped import load_model, shipped
-from moeplan.validate.collectives import predict_collective
-from moeplan.validate.constants import fitted, left_out, observed, timed, without_constants
-from moeplan.validate.degrees import global_batch, seq_len
-from moeplan.validate.disagreements import read_disagreements
-from moeplan.validate.flop import read_conventions
-from moeplan.validate.kernels import held_out, predict_gemm
-from moeplan.validate.layers import predict_layer
-from moeplan.validate.names import PUBLISHED, Names
-from moeplan.validate.outcome import Outcome, Result, Skip, Skipped, checked
-from moeplan.validate.pairs import ratios, read_pairs
-from moeplan.validate.runs import Runs
-from moeplan.validate.scores import Validation, sorted_out
-from moeplan.validate.set_aside import read_set_aside
-from moeplan.validate.stacks import read_stacks, sources_of
-from moeplan.validate.tables import Collective, Gemm, Layer, Run, Text, read_table
+from moeplan.validation.collectives import predict_collective
+from moeplan.validation.constants import fitted, left_out, observed, timed, without_constants
+from moeplan.validation.degrees import global_batch, seq_len
+from moeplan.validation.disagreements import read_disagreements
+from moeplan.validation.flop import read_conventions
+from moeplan.validation.kernels import held_out, predict_gemm
+from moeplan.validation.layers import predict_layer
+from moeplan.validation.names import PUBLISHED, Names
+from moeplan.validation.outcome import Outcome, Result, Skip, Skipped, checked
+from moeplan.validation.pairs import ratios, read_pairs
+from moeplan.validation.runs import Runs
+from moeplan.validation.scores import Validation, sorted_out
+from moeplan.validation.set_aside import read_set_aside
+from moeplan.validation.stacks import read_stacks, sources_of
+from moeplan.validation.tables import Collective, Gemm, Layer, Run, Text, read_table
 
 R = TypeVar("R", Collective, Gemm, Layer, Run)
 

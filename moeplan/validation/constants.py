@@ -13,8 +13,8 @@ from moeplan.analytic.factors import NAMES, on_classes
 from moeplan.analytic.forecast import Forecast, forecast, widened
 from moeplan.analytic.form import Floats
 from moeplan.calibrate.constants import Constants, Observation, fit
-from moeplan.validate.outcome import Outcome, Result
-from moeplan.validate.steps import Forms
+from moeplan.validation.outcome import Outcome, Result
+from moeplan.validation.steps import Forms
 
 
 class Timed(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from moeplan.validate.tables import Run
+from moeplan.validation.tables import Run
 
 NEEDED: dict[str, tuple[str, ...]] = {"dispatcher_or_overlap": (), "recompute": ("pp",), "vpp": ("pp",)}
 """Columns that may be taken from another row of the same source, machine and model, and what else must be the same."""

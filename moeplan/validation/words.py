@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Run
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Run
 
 LINEAR = (
     (r"fp4", "nvfp4"),

@@ -10,9 +10,9 @@ from moeplan.resources.flop import STEP, forward_flop, further_token_flop
 from moeplan.spec.model import STATE, Mamba2, ModelSpec, windows
 from moeplan.spec.record import Record
 from moeplan.tables import Rows
-from moeplan.validate.names import PUBLISHED
-from moeplan.validate.printed import Counts
-from moeplan.validate.tables import Text, read_table
+from moeplan.validation.names import PUBLISHED
+from moeplan.validation.printed import Counts
+from moeplan.validation.tables import Text, read_table
 
 
 class Convention(Record):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from moeplan.cost import communication as network
 from moeplan.cost.durations import Machine
 from moeplan.spec.cluster import ClusterSpec
-from moeplan.validate import routed
-from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Skip, skipping
-from moeplan.validate.tables import Collective
+from moeplan.validation import routed
+from moeplan.validation.names import Names
+from moeplan.validation.outcome import Outcome, Skip, skipping
+from moeplan.validation.tables import Collective
 
 LEAST_BYTES = 2**20
 """Smaller messages are latency, of which one machine's tables say little."""

@@ -19,14 +19,14 @@ from moeplan.spec.model import ModelSpec
 from moeplan.spec.override import override
 from moeplan.spec.record import validated
 from moeplan.spec.workload import Workload
-from moeplan.validate.alike import Told
-from moeplan.validate.degrees import degrees, expert_parallel, global_batch, seq_len
-from moeplan.validate.names import Names
-from moeplan.validate.outcome import Skip, skipping
-from moeplan.validate.recompute import recompute_rule
-from moeplan.validate.stacks import Stacks, Unknown
-from moeplan.validate.tables import Run
-from moeplan.validate.words import DISPATCHERS, SHARDED, left_out, named_last, said, schedule_named
+from moeplan.validation.alike import Told
+from moeplan.validation.degrees import degrees, expert_parallel, global_batch, seq_len
+from moeplan.validation.names import Names
+from moeplan.validation.outcome import Skip, skipping
+from moeplan.validation.recompute import recompute_rule
+from moeplan.validation.stacks import Stacks, Unknown
+from moeplan.validation.tables import Run
+from moeplan.validation.words import DISPATCHERS, SHARDED, left_out, named_last, said, schedule_named
 
 GIB = 1024**3
 MODULES = ("recompute.modules=norm,activation",)

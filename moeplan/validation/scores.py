@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from moeplan.calibrate.constants import FACTORS
 from moeplan.tables import Rows
-from moeplan.validate.outcome import MEASURES, Outcome, Result, Skipped
-from moeplan.validate.pairs import Ratio, pair_score
+from moeplan.validation.outcome import MEASURES, Outcome, Result, Skipped
+from moeplan.validation.pairs import Ratio, pair_score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,8 +243,15 @@ def interval_rows(validation: Validation) -> Rows:
 
 
 def constant_rows(validation: Validation) -> Rows:
-    """Constants that would explain these step times best, for readers: one row per calibration."""
-    return [{"calibration": name, **values} for name, values in validation.constants.items()]
+    """Constants that would explain these step times best, for readers: one row per calibration, then what is usual."""
+    if not validation.constants:
+        return []
+    rows: Rows = [
+        {"calibration": name, **{known: f"{value:.3g}" for known, value in values.items()}}
+        for name, values in validation.constants.items()
+    ]
+    usual = {factor.name: f"{factor.least:g} to {factor.most:g}" for factor in FACTORS}
+    return [*rows, {"calibration": "plausible", **usual}]
 
 
 def worst_rows(validation: Validation) -> Rows:

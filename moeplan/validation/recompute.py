@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from moeplan.layout import Module, Recompute
-from moeplan.validate.outcome import Skip
+from moeplan.validation.outcome import Skip
 
 MODULES: dict[str, Module] = {
     "core_attn": "core_attention",

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from moeplan.errors import SpecError
-from moeplan.validate.tables import Layer
+from moeplan.validation.tables import Layer
 
 COUNT = r"(\d\w*(?:[.,]\d\w*)*)"
 """A word that begins as a number does, to be read whole by `count`."""

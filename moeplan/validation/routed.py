@@ -18,9 +18,9 @@ from moeplan.cost.durations import Machine
 from moeplan.spec.cluster import ClusterSpec
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
-from moeplan.validate.cells import COUNT, count
-from moeplan.validate.outcome import Skip
-from moeplan.validate.tables import Collective
+from moeplan.validation.cells import COUNT, count
+from moeplan.validation.outcome import Skip
+from moeplan.validation.tables import Collective
 
 ROUTED = ("moe_dispatch", "moe_combine", "moe_alltoall", "moe_dispatch (a2a only)")
 TEST_NODES = 4

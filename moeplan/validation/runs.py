@@ -9,17 +9,17 @@ from typing import NamedTuple
 from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.spec.model import moe_layers
-from moeplan.validate.constants import told_with
-from moeplan.validate.degrees import global_batch, seq_len
-from moeplan.validate.disagreements import Disagreement, reason_of
-from moeplan.validate.flop import Convention, counting, flop_per_token
-from moeplan.validate.names import Names
-from moeplan.validate.outcome import Outcome, Result, Skip, Skipped
-from moeplan.validate.printed import printed_bytes
-from moeplan.validate.settings import Setting, memory_unit_bytes, setting
-from moeplan.validate.stacks import Stacks
-from moeplan.validate.steps import Forms, Steps, peak
-from moeplan.validate.tables import Run
+from moeplan.validation.constants import told_with
+from moeplan.validation.degrees import global_batch, seq_len
+from moeplan.validation.disagreements import Disagreement, reason_of
+from moeplan.validation.flop import Convention, counting, flop_per_token
+from moeplan.validation.names import Names
+from moeplan.validation.outcome import Outcome, Result, Skip, Skipped
+from moeplan.validation.printed import printed_bytes
+from moeplan.validation.settings import Setting, memory_unit_bytes, setting
+from moeplan.validation.stacks import Stacks
+from moeplan.validation.steps import Forms, Steps, peak
+from moeplan.validation.tables import Run
 
 
 class _Pair(NamedTuple):

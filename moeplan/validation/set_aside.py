@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeplan.spec.record import Record
-from moeplan.validate.tables import Text, read_table
+from moeplan.validation.tables import Text, read_table
 
 
 class Aside(Record):

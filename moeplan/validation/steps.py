@@ -15,9 +15,9 @@ from moeplan.spec.record import to_json
 from moeplan.spec.shipped import load_calibration
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
-from moeplan.validate.outcome import skipping
-from moeplan.validate.peaks import Peak, peak_of
-from moeplan.validate.settings import Setting, vary
+from moeplan.validation.outcome import skipping
+from moeplan.validation.peaks import Peak, peak_of
+from moeplan.validation.settings import Setting, vary
 
 
 class Forms(NamedTuple):

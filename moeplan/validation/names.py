@@ -28,8 +28,8 @@ from moeplan.spec.shipped import load_calibration, load_cluster, load_model, shi
 from moeplan.spec.workload import Workload
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
-from moeplan.validate.outcome import Skip, reason
-from moeplan.validate.tables import Text, read_table
+from moeplan.validation.outcome import Skip, reason
+from moeplan.validation.tables import Text, read_table
 
 PUBLISHED = Path(str(resources.files("moeplan"))) / "published"
 """The tables that ship, with their sources."""
