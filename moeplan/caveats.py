@@ -35,13 +35,12 @@ def quantised_note(model: ModelSpec) -> str:
 
 def not_simulated(plan: Plan) -> tuple[str, ...]:
     """What of the case acts on memory or on the closed form, and not on the seconds of the simulated step."""
-    case, hidden = plan.case, [kind for kind in ("gradients", "parameters") if kind in plan.case.execution.hidden]
+    case = plan.case
+    gathered = case.memory.zero == 3 and len(plan.graph.positions) == 1
+    hidden = [kind for kind in ("gradients", "parameters") if kind in case.execution.hidden and not gathered]
     told = {
         f"execution.hidden {', '.join(hidden)}: hidden in the closed form alone; the simulated step waits for them": (
             bool(hidden)
-        ),
-        "memory.zero 3: the closed form gathers weights for every micro-batch, the simulated step once": (
-            case.memory.zero == 3 and len(plan.graph.positions) == 1
         ),
         "memory.mtp: forwards and backwards of further tokens take seconds in the closed form alone": (
             case.memory.mtp and case.model.mtp_layers > 0
@@ -50,18 +49,48 @@ def not_simulated(plan: Plan) -> tuple[str, ...]:
     return tuple(text for text, true in told.items() if true)
 
 
-def warnings_of(plan: Plan) -> tuple[str, ...]:
-    """What a user should know before running `plan`."""
-    positions, dealt = len(plan.graph.positions), plan.batch
-    used, given = world_size(plan), num_ranks(plan.case.cluster)
-    most, limit = max(plan.predictions.peak_hbm_bytes, default=0.0), usable_bytes(plan.case)
-    model = plan.case.model
+def case_warnings(case: Case, positions: int) -> tuple[str, ...]:
+    """What a user should know of `case` in a pipeline of `positions`, whatever its schedule."""
+    model = case.model
     told = {
         f"model {model.name}: {', '.join(model.assumed)} not published: assumed": bool(model.assumed),
         quantised_note(model): bool(model.checkpoint),
-        f"MFU {plan.predictions.mfu:.0%} is more than the GPUs can do: a peak or an efficiency is wrong": (
-            plan.predictions.mfu > 1
+        f"memory.zero 3 with {positions} pipeline positions: all weights and gradients of a position stay gathered"
+        " from the first to the last micro-batch, as PyTorch's FSDP keeps them; zero 1 or 2 may need less": (
+            case.memory.zero == 3 and positions > 1
         ),
+    }
+    return tuple(text for text, true in told.items() if true)
+
+
+def mfu_warning(case: Case, mfu: float) -> str:
+    """Why `mfu` is above 1: linear layers may multiply in a narrower type than the peak is of; empty up to 1."""
+    dtype, linear = case.workload.dtype, case.execution.linear
+    if mfu <= 1:
+        return ""
+    if linear != "same":
+        return f"MFU {mfu:.0%} is of the peak in {dtype}, but linear layers multiply in {linear}: it may exceed 100%"
+    return f"MFU {mfu:.0%} is more than the GPUs can do: a peak or an efficiency is wrong"
+
+
+def fit_warning(plan: Plan) -> str:
+    """By how much the fullest rank of `plan` exceeds the usable HBM; empty where it fits."""
+    most, limit = max(plan.predictions.peak_hbm_bytes, default=0.0), usable_bytes(plan.case)
+    if most <= limit:
+        return ""
+    return f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable"
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """What a user should know before running `plan`."""
+    return tuple(filter(None, (*cautions(plan), fit_warning(plan), *not_simulated(plan))))
+
+
+def cautions(plan: Plan) -> tuple[str, ...]:
+    """`warnings_of` without whether it fits and what is not simulated."""
+    positions, dealt = len(plan.graph.positions), plan.batch
+    used, given = world_size(plan), num_ranks(plan.case.cluster)
+    told = {
         f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
             dealt.microbatches < positions
         ),
@@ -71,6 +100,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         f"{dealt.global_batch} sequences for {dealt.shards} data-parallel ranks: some have none": (
             dealt.global_batch < dealt.shards
         ),
-        f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable": most > limit,
     }
-    return (*(text for text, true in told.items() if true), *not_simulated(plan))
+    further = tuple(text for text, true in told.items() if true)
+    excess = mfu_warning(plan.case, plan.predictions.mfu)
+    return (*case_warnings(plan.case, positions), *filter(None, (excess,)), *further)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.forecast import Forecast, forecast
 from moeplan.analytic.form import form
+from moeplan.caveats import case_warnings
 from moeplan.cost.pricing import Machine, Pricing
 from moeplan.draft import dealt
-from moeplan.errors import SpecError
-from moeplan.layout import Disaggregated, Layout, Recompute
+from moeplan.errors import MoeplanError, SpecError
+from moeplan.layout import Disaggregated, Layout, Mesh, Recompute
 from moeplan.layouts import stages
+from moeplan.mesh import mesh_of
+from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.peaks import peak_of
+from moeplan.resources.memory import closed_static_bytes
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case, check_case
 from moeplan.spec.record import validated
@@ -39,6 +44,74 @@ MEANING = {
     "straggling": "waiting for the slowest GPU",
 }
 """What the seconds of a part are spent on."""
+GIB = 1024**3
+UNITS = {"gib": GIB, "gb": 1e9}
+PEAKS_TITLE = "HBM of one rank in closed form (GiB = 2^30 bytes, GB = 10^9); fits: no more than `memory.usable` allows"
+
+
+class ClosedEstimate(NamedTuple):
+    """One layout of one case under a schedule of `ONLY_CLOSED`."""
+
+    schedule: str
+    step: Forecast
+    positions: Rows
+    """`closed_positions`; none where their memory is not known."""
+    note: str
+    """What this schedule has not, and why."""
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, units in the names: the step and its parts, and `positions`, one row each."""
+        told = self._asdict()
+        del told["step"]
+        return told | {"closed_form": closed_dict(self.step), "warnings": list(self.warnings)}
+
+    def rows(self) -> Rows:
+        """All in one table: the step with its interval, its parts, then the positions."""
+        step = self.step
+        whole = {"name": "step", "what": "the whole step", "seconds": step.step_s, "share": 1.0}
+        interval = {"low_s": step.low_s, "high_s": step.high_s}
+        memory = [{"name": row["position"], "what": "memory of one rank"} | row for row in self.positions]
+        return [whole | interval, *closed_rows(step), *memory]
+
+
+def closed_estimate(
+    case: Case, calibration: Calibration, layout: Layout, *, schedule: str, recompute: Recompute | None = None
+) -> ClosedEstimate | None:
+    """All that is known of `layout` of `case` under a `schedule` of `ONLY_CLOSED`; None for two sides.
+
+    SpecError as `closed_form`; where only the memory is not known, `note` says why.
+    """
+    step = closed_form(case, calibration, layout, schedule=schedule, recompute=recompute)
+    if step is None or isinstance(layout, Disaggregated):
+        return None
+    note, positions = f"schedule {schedule!r} has a closed form alone: not simulated, cannot be run", []
+    try:
+        positions = closed_positions(case, layout, schedule, recompute or Recompute())
+    except MoeplanError as error:
+        note = f"{note}; no memory: {error}"
+    short = max(((row["peak_gib"] - row["usable_gib"]) * GIB for row in positions), default=0.0)
+    warnings = (*case_warnings(case, layout.pp), *([short_note(short)] if short > 0 else []))
+    return ClosedEstimate(schedule, step, positions, note, warnings)
+
+
+def closed_positions(case: Case, layout: Mesh, schedule: str, recompute: Recompute) -> Rows:
+    """One row per position under a schedule of `ONLY_CLOSED`: state and peak of one rank, and whether it fits.
+
+    SpecError where the layout does not suit: in a V a position has two stages, which take two layers.
+    """
+    graph, peaks = peak_of(case, mesh_of(layout), recompute, schedule)
+    usable, rows = usable_bytes(case), []
+    for number, (position, peak) in enumerate(zip(graph.positions, peaks, strict=True)):
+        sizes = {"static": closed_static_bytes(case, graph, schedule, number), "peak": peak}
+        both = {f"{name}_{unit}": value / size for name, value in sizes.items() for unit, size in UNITS.items()}
+        rows.append({"position": position.name, **both, "usable_gib": usable / GIB, "fits": peak <= usable})
+    return rows
+
+
+def short_note(short_bytes: float) -> str:
+    """By how much the fullest rank exceeds what it may hold."""
+    return f"does not fit: {short_bytes / GIB:.3g} GiB short per GPU"
 
 
 def closed_form(

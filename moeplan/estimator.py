@@ -10,8 +10,8 @@ from msgspec import structs
 from moeplan.analytic.forecast import Forecast
 from moeplan.analytic.spread import interval, sure
 from moeplan.by_hand import rule_text
-from moeplan.caveats import ASSUMPTIONS, mfu_basis, not_simulated, warnings_of
-from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of
+from moeplan.caveats import ASSUMPTIONS, cautions, mfu_basis, not_simulated, warnings_of
+from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
 from moeplan.cost.durations import Machine, loads, predict
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
@@ -115,9 +115,15 @@ class Estimate(NamedTuple):
         return max(0.0, held - usable_bytes(case), held + sum(fullest.beside) - case.cluster.gpu.hbm_bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, units in the names: the step, its `closed_form`, and `positions`, one row each."""
-        closed = closed_dict(self.closed_form)
-        return {**estimate_facts(self), "closed_form": closed, "positions": estimate_rows(self)}
+        """Plain numbers, units in the names: the step, its `closed_form`, `positions`, one row each, and `warnings`."""
+        closed, warnings = closed_dict(self.closed_form), list(self.plan.warnings)
+        return {**estimate_facts(self), "closed_form": closed, "positions": estimate_rows(self), "warnings": warnings}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What stands below the tables: what a user should know, what is not simulated, and how much is short."""
+        short = (short_note(self.short_bytes),) if self.short_bytes else ()
+        return (*cautions(self.plan), *not_simulated(self.plan), *short)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per position."""
@@ -128,11 +134,10 @@ class Estimate(NamedTuple):
     def _repr_html_(self) -> str:
         facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(self).items()]
         memory, spent = estimate_tables(self)
-        short = [f"does not fit: {self.short_bytes / GIB:.3g} GiB short per GPU"] if self.short_bytes else []
         tables = [html_table(facts), html_table(memory, title=HBM_TITLE), html_table(spent, title=SECONDS_TITLE)]
         if self.closed_form is not None:
             tables.append(html_table(closed_rows(self.closed_form), title=closed_title(self.closed_form)))
-        return "".join(tables) + html_lines([*not_simulated(self.plan), *short])
+        return "".join(tables) + html_lines(self.notes)
 
 
 def estimate(

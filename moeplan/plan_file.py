@@ -12,7 +12,7 @@ from typing import Any
 
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
 from moeplan.plan import SCHEMA, SCHEMA_VERSION, Plan, digest_of
-from moeplan.plan_rules import check
+from moeplan.plan_rules import EDITED, check
 from moeplan.spec.record import convert, read_json, to_json, write_whole
 
 
@@ -44,7 +44,7 @@ def _upgraded(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
         told = raw["predictions"]
         if told["of_inputs"] not in ("", digest_of(raw)):
-            raise SpecError(f"{path}: predictions: inputs were edited after they were made; run moeplan optimize again")
+            raise SpecError(f"{path}: {EDITED}")
         new = raw | {"schema_version": SCHEMA_VERSION, "predictions": told | {"of_inputs": ""}}
         if raw["layout"]["family"] == "piper":
             layout = dict(raw["layout"])

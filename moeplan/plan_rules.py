@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from moeplan import layout as layouts
 from moeplan.batch import batch
 from moeplan.errors import SpecError
@@ -11,6 +13,12 @@ from moeplan.plan import Plan, inputs_digest, place, program_of, world_size
 from moeplan.spec.case import check_case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import moe_layers
+
+EDITED: Final = "predictions: inputs or predictions were edited after they were made; run moeplan optimize again"
+LARGEST: Final = 1e300
+"""What a predicted number may be, so that sums and intervals of them stay finite."""
+SPREADS: Final = 10.0
+"""What the spread of the step's logarithm may be: its interval spans fourteen orders of magnitude then."""
 
 
 def check(plan: Plan) -> None:
@@ -29,18 +37,27 @@ def check(plan: Plan) -> None:
     _check_predictions(plan)
     program_of(plan)
     if plan.predictions.of_inputs not in ("", inputs_digest(plan)):
-        raise SpecError("predictions: inputs were edited after they were made; run moeplan optimize again")
+        raise SpecError(EDITED)
 
 
 def _check_predictions(plan: Plan) -> None:
+    """SpecError at the first number that is not from 0 to `LARGEST`, or where bytes are not one per position."""
     told, positions = plan.predictions, len(plan.graph.positions)
     for name in ("peak_hbm_bytes", "static_hbm_bytes"):
         values = getattr(told, name)
-        if len(values) not in (0, positions) or min(values, default=0.0) < 0:
-            raise SpecError(f"predictions: {name} has {len(values)} values for {positions} positions, or one below 0")
-    for name in ("step_s", "spread", "tokens_per_s", "mfu", "exposed_communication_s", "bubble"):
-        if not 0 <= getattr(told, name) < float("inf"):
-            raise SpecError(f"predictions: {name} {getattr(told, name)} is below 0 or not finite")
+        if len(values) not in (0, positions):
+            raise SpecError(f"predictions: {name} has {len(values)} values for {positions} positions")
+        for position, value in enumerate(values):
+            _check_number(f"{name}[{position}]", value, LARGEST)
+    floats = ("step_s", "tokens_per_s", "mfu", "peak_flop_per_s", "model_flop", "exposed_communication_s", "bubble")
+    for name in floats:
+        _check_number(name, getattr(told, name), LARGEST)
+    _check_number("spread", told.spread, SPREADS)
+
+
+def _check_number(name: str, value: float, most: float) -> None:
+    if not 0 <= value <= most:
+        raise SpecError(f"predictions: {name} {value:g} is not from 0 to {most:g}")
 
 
 def _check_batch(plan: Plan) -> None:

@@ -192,9 +192,11 @@ def _end_with_parent() -> None:
 
 
 def _search(case: Case, machine: Machine, asked: Mapping[str, Fixed]) -> list[Found]:
+    """What is found for each family; the last ones, whose layouts are fewer, first: others hold them too."""
     search = Search(case, machine)
     searched = {colocated.NAME: _colocated, piper.NAME: _piper, disaggregated.NAME: search_disaggregated}
-    return [searched[family](search, fixed) for family, fixed in asked.items()]
+    found = {family: searched[family](search, fixed) for family, fixed in reversed([*asked.items()])}
+    return [found[family] for family in asked]
 
 
 def _colocated(search: Search, fixed: Fixed) -> Found:
@@ -205,10 +207,9 @@ def _colocated(search: Search, fixed: Fixed) -> Found:
 def _piper(search: Search, fixed: Fixed) -> Found:
     """The best with any number of copies, and beside it the best of one copy: the paper's own mesh."""
     layouts = [one for one in piper.layouts(search.case, _chosen(fixed)) if has(one, fixed)]
+    alone = search.meshes(piper.NAME, (one for one in layouts if one.dp == 1)).best
     found = search.meshes(piper.NAME, layouts)
-    if found.best is None or found.best.layout.dp == 1:
-        return found
-    return found._replace(uncopied=search.meshes(piper.NAME, (one for one in layouts if one.dp == 1)).best)
+    return found if found.best is None or found.best.layout.dp == 1 else found._replace(uncopied=alone)
 
 
 def _signed(found: Found, machine: Machine) -> Found:

@@ -279,9 +279,14 @@ class _Lowering:
 
 def keeps(piece: Piece, recompute: Recompute) -> str:
     """What a piece keeps from its forward for its backward: activations, its input, or nothing."""
-    if piece.kind == "attention":
+    return kind_keeps(piece.kind, recompute)
+
+
+def kind_keeps(kind: str, recompute: Recompute) -> str:
+    """As `keeps`, of all pieces of `kind`."""
+    if kind == "attention":
         return "input" if recompute.attention == "full" else "activations"
-    if piece.kind in ("experts", "dense"):
+    if kind in ("experts", "dense"):
         return {"none": "activations", "experts": "input", "full": "nothing"}[recompute.ffn]
     return "activations"
 

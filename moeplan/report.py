@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from moeplan.caveats import mfu_basis, not_simulated
-from moeplan.closed import closed_rows, closed_title
+from moeplan.caveats import mfu_basis
+from moeplan.closed import PEAKS_TITLE, ClosedEstimate, closed_rows, closed_title
 from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
@@ -91,10 +91,17 @@ def print_estimate(told: Estimate, out: TextIO) -> None:
     print_table(memory, out, title=HBM_TITLE)
     print_table(spent, out, title=SECONDS_TITLE)
     print_closed_form(told.closed_form, out)
-    for note in not_simulated(told.plan):
+    for note in told.notes:
         print(note, file=out)
-    if told.short_bytes:
-        print(f"does not fit: {told.short_bytes / GIB:.3g} GiB short per GPU", file=out)
+
+
+def print_closed_estimate(told: ClosedEstimate, out: TextIO) -> None:
+    """The step in closed form, the memory of each position where it is known, and what a user should know."""
+    print_closed_form(told.step, out)
+    if told.positions:
+        print_table(told.positions, out, title=PEAKS_TITLE)
+    for warning in told.warnings:
+        print(warning, file=out)
 
 
 def print_closed_form(told: Forecast | None, out: TextIO) -> None:

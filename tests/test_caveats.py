@@ -1,15 +1,19 @@
 """What a user is told beside the numbers: which peak and FLOP an MFU takes, and what a checkpoint's type means."""
 
+from html import escape
+from io import StringIO
+
 import pytest
 from msgspec import structs
 
-from moeplan.caveats import mfu_basis, not_simulated, quantised_note, warnings_of
+from moeplan.caveats import fit_warning, mfu_basis, mfu_warning, not_simulated, quantised_note, warnings_of
+from moeplan.closed import short_note
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.draft import draft
 from moeplan.errors import SpecError
 from moeplan.estimator import estimate, estimate_facts
 from moeplan.layout import Colocated
-from moeplan.report import plan_facts
+from moeplan.report import plan_facts, print_estimate
 from moeplan.resources.parameters import total_parameters
 from moeplan.spec.override import override
 from moeplan.spec.shipped import load_calibration, load_cluster, load_model, shipped
@@ -48,6 +52,40 @@ def test_more_than_all_of_the_peak_is_a_warning(told, mfu, warns):
     assert any("MFU 152% is more than the GPUs can do" in warning for warning in warnings_of(plan)) == warns
 
 
+@pytest.mark.parametrize(("linear", "cause"), [("same", "more than the GPUs can do"), ("fp8", "multiply in fp8")])
+def test_an_mfu_above_one_tells_of_a_narrower_type_where_there_is_one(told, linear, cause):
+    """Of 67 TFLOP/s in fp32, products in fp8 reach several times the peak."""
+    case = override(told.plan.case, [f"execution.linear={linear}"])
+    assert mfu_warning(case, 1.0) == ""
+    assert mfu_warning(case, 2.88).startswith("MFU 288% is ")
+    assert cause in mfu_warning(case, 2.88)
+
+
+@pytest.mark.parametrize(
+    ("zero", "layout", "warns"),
+    [(3, Colocated(pp=2, dp=4), True), (3, Colocated(dp=8), False), (2, Colocated(pp=8), 0)],
+)
+def test_weights_that_stay_gathered_in_a_pipeline_are_told(make_case, zero, layout, warns):
+    case = override(make_case(8, num_layers=8), [f"memory.zero={zero}"])
+    found = [text for text in warnings_of(draft(case, layout, schedule="1f1b")) if "stay gathered" in text]
+    assert len(found) == warns
+    assert all(text.startswith(f"memory.zero 3 with {layout.pp} pipeline positions: all weights") for text in found)
+
+
+def test_an_estimate_tells_the_warnings_of_its_plan(make_case):
+    """On paper, in a notebook and as plain numbers; how much is short stands in place of what is needed."""
+    case = override(make_case(8, model="gpt-oss-20b"), ["memory.zero=3", "memory.usable=0.01"])
+    told, out = estimate(case, load_calibration("h800"), Colocated(pp=2, dp=4, ep=4)), StringIO()
+    print_estimate(told, out)
+    assert quantised_note(case.model) in told.notes
+    for note in told.notes:
+        assert note in out.getvalue()
+        assert escape(note) in told._repr_html_()
+    assert told.to_dict()["warnings"] == list(told.plan.warnings)
+    assert set(told.notes) ^ set(told.plan.warnings) == {fit_warning(told.plan), told.notes[-1]}
+    assert told.notes[-1] == short_note(told.short_bytes)
+
+
 def test_a_quantised_checkpoint_is_trained_in_the_workloads_type(make_case):
     """gpt-oss-20b is published in mxfp4; its weights count in bf16, 41.83 GB or 38.96 GiB."""
     model = load_model("gpt-oss-20b")
@@ -63,7 +101,7 @@ def test_a_quantised_checkpoint_is_trained_in_the_workloads_type(make_case):
     [
         ("execution.hidden=gradients,expert", Colocated(dp=8), "execution.hidden gradients: hidden in the closed form"),
         ("execution.hidden=expert", Colocated(dp=8), ""),
-        ("memory.zero=3", Colocated(dp=8), "memory.zero 3: the closed form gathers weights for every micro-batch"),
+        ("memory.zero=3", Colocated(dp=8), ""),
         ("memory.zero=3", Colocated(pp=2, dp=4), ""),
         ("memory.offload=0.5", Colocated(dp=8), ""),
         ("memory.mtp=true", Colocated(dp=8), ""),

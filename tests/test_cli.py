@@ -334,12 +334,18 @@ def test_a_schedule_without_an_order_is_answered_by_the_closed_form_alone(moepla
     done = moeplan(*options)
     assert done.code == 0
     assert "closed form: " in done.out
-    assert done.line == "note: schedule 'dualpipe' has a closed form alone: no memory, not simulated, cannot be run"
+    assert done.line == "note: schedule 'dualpipe' has a closed form alone: not simulated, cannot be run"
+    assert "peak gib" in done.out
     told = json.loads(moeplan(*options, "--format", "json").out)
     assert told["closed_form"]["step_s"] == pytest.approx(sum(part["seconds"] for part in told["closed_form"]["parts"]))
-    assert [row["name"] for row in rows_of(moeplan(*options, "--format", "csv").out)] == [
-        part["name"] for part in told["closed_form"]["parts"]
-    ]
+    step, *rows = rows_of(moeplan(*options, "--format", "csv").out)
+    assert (step["name"], *(float(step[name]) for name in ("seconds", "low_s", "high_s"))) == (
+        "step",
+        *(told["closed_form"][name] for name in ("step_s", "low_s", "high_s")),
+    )
+    named = [part["name"] for part in told["closed_form"]["parts"]] + [row["position"] for row in told["positions"]]
+    assert [row["name"] for row in rows] == named
+    assert [float(row["peak_gib"]) for row in rows[-4:]] == [row["peak_gib"] for row in told["positions"]]
     refused = moeplan(*options, "-o", "plan.json")
     assert refused.code == 2
     assert "no order that a plan could hold" in refused.line

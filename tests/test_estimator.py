@@ -6,10 +6,12 @@ from moeplan.analytic.form import CLASSES
 from moeplan.analytic.spread import SPREAD
 from moeplan.analytic.step import Step
 from moeplan.by_hand import recompute_of
-from moeplan.closed import MEANING, ONLY_CLOSED, closed_dict, closed_form
+from moeplan.closed import MEANING, ONLY_CLOSED, closed_dict, closed_estimate, closed_form
 from moeplan.errors import SpecError
 from moeplan.estimator import GIB, Bytes, estimate, estimate_rows
 from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
+from moeplan.mesh import mesh_of
+from moeplan.peaks import peak_of
 from moeplan.resources.memory import State, static_bytes
 from moeplan.resources.parameters import total_parameters
 from moeplan.spec.model import moe_layers
@@ -125,13 +127,53 @@ def test_every_part_of_a_closed_form_has_a_meaning():
 
 @pytest.mark.parametrize("schedule", ONLY_CLOSED)
 def test_orders_that_nobody_wrote_have_a_closed_form_and_are_not_simulated(schedule, make_case):
-    """Their bubbles are no larger than 1F1B's but for V-Min, which saves memory and waits in every micro-batch."""
+    """No bubble is larger than 1F1B's but of V-Half and V-Min, which save memory and wait in every micro-batch."""
     case, layout, calibration = make_case(8, global_batch=64), Colocated(pp=4, dp=2), load_calibration("h800")
     closed, usual = (closed_form(case, calibration, layout, schedule=name) for name in (schedule, "1f1b"))
-    assert (closed.step_s <= usual.step_s) == (schedule != "v-min")
-    assert (_bubble(closed) <= _bubble(usual) * (1 + 1e-9)) == (schedule != "v-min")
+    assert (closed.step_s <= usual.step_s) == (schedule not in ("v-half", "v-min"))
+    assert (_bubble(closed) <= _bubble(usual) * (1 + 1e-9)) == (schedule not in ("v-half", "v-min"))
     with pytest.raises(SpecError, match="has a closed form alone; simulated and run are 1f1b, interleaved, gpipe"):
         estimate(case, calibration, layout, schedule=schedule)
+
+
+@pytest.mark.parametrize("layout", [Colocated(pp=4, dp=2), Piper(pp=4, ep=2)])
+@pytest.mark.parametrize("schedule", ONLY_CLOSED)
+def test_orders_that_nobody_wrote_have_a_peak_per_position(schedule, layout, make_case):
+    """That of `peak_of`; whether it fits is told against the usable bytes."""
+    case, calibration = make_case(8, num_layers=8, global_batch=64), load_calibration("h800")
+    told = closed_estimate(case, calibration, layout, schedule=schedule)
+    peaks = peak_of(case, mesh_of(layout), Recompute(), schedule).bytes
+    assert [row["peak_gib"] * GIB for row in told.positions] == pytest.approx(peaks)
+    assert [row["peak_gb"] * 1e9 for row in told.positions] == pytest.approx(peaks)
+    assert all(0 < row["static_gib"] < row["peak_gib"] and row["fits"] for row in told.positions)
+    assert told.warnings == ()
+    tight = override(case, [f"memory.usable={min(peaks) / case.cluster.gpu.hbm_bytes * 0.99}"])
+    short = closed_estimate(tight, calibration, layout, schedule=schedule)
+    assert not any(row["fits"] for row in short.positions)
+    assert short.warnings[0].startswith("does not fit: ")
+
+
+def test_two_copies_of_dualpipe_are_twice_the_state_of_one(make_case):
+    """Weights and gradients of two stages; optimizer states are shared with the position opposite."""
+    case, layout = make_case(4, num_layers=8), Colocated(pp=4)
+    one, two = (
+        closed_estimate(case, load_calibration("h800"), layout, schedule=name).positions[1]["static_gib"]
+        for name in ("zb-h1", "dualpipe")
+    )
+    assert one < two < 2.01 * one
+
+
+def test_where_only_the_memory_is_not_known_the_step_is_told_and_why(make_case):
+    case = make_case(4, num_layers=4)
+    told = closed_estimate(case, load_calibration("h800"), Colocated(pp=4), schedule="zbv")
+    assert told.positions == []
+    assert told.note.endswith("no memory: layout: pp 4 * vpp 2 = 8 stages for 4 layers")
+    assert told.step.step_s > 0
+
+
+def test_two_sides_have_no_schedule_in_closed_form_alone(make_case):
+    sides = Disaggregated(attention_gpus=2, ffn_gpus=2)
+    assert closed_estimate(make_case(4), load_calibration("h800"), sides, schedule="zbv") is None
 
 
 def _bubble(told):

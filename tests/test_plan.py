@@ -2,12 +2,14 @@
 
 import json
 import re
+from math import isfinite
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from moeplan import planner
+from moeplan.analytic.spread import interval
 from moeplan.cost.durations import predict
 from moeplan.draft import draft_with_steps
 from moeplan.errors import MoeplanError, PlanVersionError, ScheduleError, SpecError
@@ -15,6 +17,7 @@ from moeplan.layout import Colocated, Disaggregated
 from moeplan.optimizer.evaluate import evaluate, refreshed, simulate
 from moeplan.plan import SCHEMA_VERSION, Provenance, is_stale, program_of, steps_of
 from moeplan.plan_file import read_plan, write_plan
+from moeplan.plan_rules import LARGEST, SPREADS, check
 from moeplan.schedule import to_text
 from moeplan.simulate import step_ns
 from moeplan.spec.case import Case
@@ -134,7 +137,7 @@ REFUSED = {
         SpecError,
         "static_hbm_bytes has 1 values for 2 positions",
     ),
-    "negative step": (put("predictions", "step_s", value=-1.0), SpecError, "step_s -1.0 is below 0 or not finite"),
+    "negative step": (put("predictions", "step_s", value=-1.0), SpecError, "step_s -1 is not from 0 to "),
     "version with zeros": (put("schema_version", value="1.00"), PlanVersionError, "'1.00' is not MAJOR.MINOR"),
     "version in other digits": (put("schema_version", value="١.٠"), PlanVersionError, "is not MAJOR.MINOR"),
     "no bandwidth": (put("case", "cluster", "node", "nic", value="0 B/s"), SpecError, "node.nic is 0"),
@@ -261,12 +264,44 @@ def test_durations_that_lack_an_operation_are_told(plan):
         (("case", "memory", "usable"), 0.5),
         (("durations",), []),
         (("durations", 0, "seconds"), -1.0),
+        (("predictions", "step_s"), 1.0),
+        (("predictions", "peak_hbm_bytes", 0), 1.0),
     ],
 )
 def test_inputs_edited_under_predictions_are_refused(plan, edited, where, value):
-    """The durations belong to the inputs they were predicted for; a schedule may be edited, they may not."""
-    with pytest.raises(SpecError, match="inputs were edited after they were made"):
+    """Durations and predictions belong to the inputs they were made for; a schedule may be edited, they may not."""
+    with pytest.raises(SpecError, match="inputs or predictions were edited after they were made"):
         read_plan(edited(plan, put(*where, value=value)))
+
+
+NUMBERS = ("step_s", "tokens_per_s", "mfu", "peak_flop_per_s", "model_flop", "exposed_communication_s", "bubble")
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e308, "1"])
+@pytest.mark.parametrize("name", [*NUMBERS, "spread", "static_hbm_bytes", "peak_hbm_bytes"])
+def test_predictions_that_are_no_numbers_are_refused_in_one_line(plan, edited, name, value):
+    path = (name, 0) if name.endswith("_bytes") else (name,)
+
+    def change(raw):
+        raw["predictions"]["of_inputs"] = ""
+        put("predictions", *path, value=value)(raw)
+
+    with pytest.raises(SpecError, match=name if value != "1" else r"Expected `float`, got `str`") as caught:
+        read_plan(edited(plan, change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 10.01, 710.0, 1000.0])
+def test_a_spread_whose_interval_says_nothing_is_refused(plan, value):
+    told = structs.replace(plan.predictions, spread=value, of_inputs="")
+    with pytest.raises(SpecError, match=r"predictions: spread .* is not from 0 to 10$"):
+        check(structs.replace(plan, predictions=told))
+
+
+def test_the_widest_interval_of_the_longest_step_is_finite(plan):
+    told = structs.replace(plan.predictions, spread=SPREADS, step_s=LARGEST, of_inputs="")
+    check(structs.replace(plan, predictions=told))
+    assert all(isfinite(end) for end in interval(LARGEST, SPREADS))
 
 
 def test_an_edited_schedule_is_predicted_again(make_case, machine_of):
@@ -295,10 +330,10 @@ def test_plans_of_version_one_keep_loading(name):
 
 
 OLD_EDITS = {
-    "model": (put("case", "model", "hidden", value=128), "inputs were edited after they were made"),
-    "workload": (put("case", "workload", "seq_len", value=1), "inputs were edited after they were made"),
-    "recompute": (put("recompute", "ffn", value="experts"), "inputs were edited after they were made"),
-    "two degrees": (put("layout", "tp", value=2), "inputs were edited after they were made"),
+    "model": (put("case", "model", "hidden", value=128), "inputs or predictions were edited after they were made"),
+    "workload": (put("case", "workload", "seq_len", value=1), "inputs or predictions were edited after they were made"),
+    "recompute": (put("recompute", "ffn", value="experts"), "inputs or predictions were edited after they were made"),
+    "two degrees": (put("layout", "tp", value=2), "inputs or predictions were edited after they were made"),
 }
 
 

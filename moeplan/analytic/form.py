@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moeplan.analytic.bubble import bubble
+from moeplan.analytic.bubble import idle
 from moeplan.analytic.further import JOIN, further_pieces, joined
 from moeplan.batch import Batch
 from moeplan.cost import Cost, Parts
@@ -46,9 +46,12 @@ class Form(NamedTuple):
     microbatches: Floats
     """Whole ones; a short last one counts as the part that it is."""
     bubble: Floats
-    """Micro-batches' worth of the mean position but for the slowest."""
-    lockstep: Floats
-    """1 where forward and input gradient take turns in lockstep, each as long as the longer, else 0."""
+    """As `bubble.Idle`, whose passes are those of the mean position but for the slowest [3]."""
+    path: Floats
+    """[3]"""
+    turns: Floats
+    """[2]"""
+    directions: Floats
     hop_s: Floats
     """From one position to the next: the mean, and the slowest, which a full pipeline waits for [2]."""
     hops: Floats
@@ -103,8 +106,7 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
         backward=np.asarray(np.kron(counts, [0.0, 1.0, 1.0]), dtype=np.float64),
         positions=np.ones(positions),
         microbatches=np.array(batch.microbatches - 1 + last[0].tokens / full[0].tokens),
-        bubble=np.array(bubble(schedule, positions, virtual)),
-        lockstep=np.array(float(schedule == "v-min" and positions > 1)),
+        **{name: np.array(value) for name, value in idle(schedule, positions, virtual)._asdict().items()},
         hop_s=np.array([np.mean(hops_s), max(hops_s)]),
         hops=np.array(_hops(schedule, positions, virtual, batch.microbatches)),
         scatter_s=nothing if split else scatter,

@@ -11,6 +11,7 @@ import numpy as np
 
 from moeplan.analytic.form import CLASSES, Floats, Form
 from moeplan.cost.beside import SHARPNESS
+from moeplan.cost.exposure import resharded
 
 BEHIND = 0.8
 """Share of one micro-batch's forward or backward behind which parameters or gradients travel (assumed)."""
@@ -45,8 +46,9 @@ class Step(NamedTuple):
 
 
 def step(form: Form, factors: Floats | None = None) -> Step:
-    """step = m t_slowest + b t_others + hops + exposed gradients and parameters + optimizer + fixed, times stragglers.
+    """step = m t_slowest + idle + hops + exposed gradients and parameters + optimizer + fixed, times stragglers.
 
+    A hop of a full pipeline is waited for as far as it outlasts what the slowest position has more to do than the mean.
     `factors` multiply the seconds of each class [..., classes]; none by default. Left out: the order of the schedule,
     and contention between groups that communicate at different times (the simulator has both).
     """
@@ -54,7 +56,8 @@ def step(form: Form, factors: Floats | None = None) -> Step:
     by_class = _spent(pieces)
     forward, backward = form.forward @ by_class, form.backward @ by_class
     ahead, back = forward.sum(axis=-1), backward.sum(axis=-1)
-    waits_ahead, waits_back = _resharded(form, ahead, back)
+    hides = form.hides_parameters[..., None], form.hides_gradients[..., None]
+    waits_ahead, waits_back = resharded(ahead, back, form.regather_s, form.rescatter_s, *hides)
     each = ahead + back + waits_ahead + waits_back
     slowest = each.argmax(axis=-1)
     number = form.positions.sum(axis=-1)
@@ -63,8 +66,7 @@ def step(form: Form, factors: Floats | None = None) -> Step:
     m = form.microbatches
     told = Step(
         compute=m[..., None] * np.take_along_axis(forward + backward, slowest[..., None, None], axis=-2)[..., 0, :],
-        bubble=form.bubble * (total - most) / np.maximum(1, number - 1)
-        + m * form.lockstep * _waiting(forward, back, slowest),
+        bubble=_idle(form, _passes(forward, back), slowest),
         hops=form.hops[..., 0] * form.hop_s[..., 0]
         + form.hops[..., 1] * np.maximum(0.0, form.hop_s[..., 1] - (most - total / number)),
         gradients=_visible(form.scatter_s, back, form.hides_gradients, early) + m * _at(waits_back, slowest),
@@ -80,15 +82,28 @@ def _at(values: Floats, position: Floats) -> Floats:
     return np.take_along_axis(values, position[..., None].astype(np.intp), axis=-1)[..., 0]
 
 
-def _waiting(forward: Floats, back: Floats, slowest: Floats) -> Floats:
-    """What a micro-batch waits where F and B take turns in lockstep: max(0, 3 max(F, B) - (F + B + W)).
+def _passes(forward: Floats, back: Floats) -> Floats:
+    """F, B and W of each position [..., positions, 3]: W, of the weights' gradients, is as long as the forward's
+    products, and B what else the backward does."""
+    weights = forward[..., _PRODUCTS].sum(axis=-1)
+    return np.stack([forward.sum(axis=-1), back - weights, weights], axis=-1)
 
-    W, of the weights' gradients, is as long as the forward's products; B is what else the backward does. In V-Min
-    (arXiv 2405.15362) a pass starts when a neighbour's has ended, which leaves no slack where lengths differ.
+
+def _idle(form: Form, passes: Floats, slowest: Floats) -> Floats:
+    """Seconds in which the slowest position does nothing, as the schedule's `bubble.Idle` says.
+
+    bubble + m max(0, turns - (F + B + W)), and no less than what one micro-batch needs to pass all others after those
+    before it: path + m / directions F + B + W - m (F + B + W).
     """
-    ahead, weights = (_at(forward[..., columns].sum(axis=-1), slowest) for columns in (slice(None), _PRODUCTS))
-    behind = _at(back, slowest)
-    return np.maximum(0.0, 3 * np.maximum(ahead, behind - weights) - (ahead + behind))
+    own = np.take_along_axis(passes, slowest[..., None, None].astype(np.intp), axis=-2)[..., 0, :]
+    held = passes * form.positions[..., None]
+    others = (held.sum(axis=-2) - own) / np.maximum(1, form.positions.sum(axis=-1) - 1)[..., None]
+    f, b, w = np.moveaxis(own, -1, 0)
+    turns = form.turns[..., 0] * np.maximum(f, b) + form.turns[..., 1] * w
+    whole, m = f + b + w, form.microbatches
+    usual = np.maximum(0.0, (form.bubble * others).sum(axis=-1)) + m * np.maximum(0.0, turns - whole)
+    path = (form.path * others).sum(axis=-1) * (form.positions.sum(axis=-1) - 1)
+    return np.asarray(np.maximum(usual, path + m / form.directions * f + b + w - m * whole))
 
 
 def _spent(pieces: Floats) -> Floats:
@@ -107,19 +122,6 @@ def _visible(seconds: Floats, window: Floats, hidden: Floats, early: Floats | fl
     seen = np.maximum(0.0, seconds - BEHIND * window) + TAIL * seconds
     seen = np.where(hidden[..., None] > 0, seen, seconds)
     return np.asarray(np.maximum(0.0, seen - early).max(axis=-1))
-
-
-def _resharded(form: Form, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
-    """What each micro-batch waits for where weights are gathered for it: once in the forward, once in the backward.
-
-    Behind compute where that is hidden: max(compute, communication), else one after the other.
-    """
-    there, back = form.regather_s, form.regather_s + form.rescatter_s
-    hidden = form.hides_parameters[..., None] > 0
-    return (
-        np.where(hidden, np.maximum(0.0, there - forward), there),
-        np.where(hidden, np.maximum(0.0, back - backward), back),
-    )
 
 
 def stacked(forms: list[Form]) -> Form:

@@ -29,7 +29,7 @@ from moeplan.cli.app import (
 from moeplan.errors import SpecError
 
 if TYPE_CHECKING:
-    from moeplan.analytic.forecast import Forecast
+    from moeplan.closed import ClosedEstimate
 
 
 @app.command()
@@ -84,7 +84,7 @@ def estimate(  # noqa: PLR0913
     """
     from moeplan import report
     from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
-    from moeplan.closed import ONLY_CLOSED, closed_form
+    from moeplan.closed import ONLY_CLOSED, closed_estimate
     from moeplan.estimator import estimate as estimated
     from moeplan.estimator import estimate_rows
     from moeplan.spec.shipped import load_calibration
@@ -113,9 +113,11 @@ def estimate(  # noqa: PLR0913
     )
     layout, rule = layout_of(case, given, family), recompute_of(recompute)
     measured = load_calibration(calibration or case.cluster.calibration)
-    if schedule in ONLY_CLOSED and (closed := closed_form(case, measured, layout, schedule=schedule, recompute=rule)):
-        _tell_closed_form(closed, schedule, output, format_)
-        return
+    if schedule in ONLY_CLOSED:
+        closed = closed_estimate(case, measured, layout, schedule=schedule, recompute=rule)
+        if closed is not None:
+            _tell_closed_form(closed, output, format_)
+            return
     found = estimated(case, measured, layout, schedule=schedule, recompute=rule)
     out = sys.stderr if output == "-" else sys.stdout
     if format_ == "table":
@@ -126,17 +128,16 @@ def estimate(  # noqa: PLR0913
         store_plan(with_refusals(found.plan), output)
 
 
-def _tell_closed_form(told: Forecast, schedule: str, output: str | None, format_: str) -> None:
+def _tell_closed_form(told: ClosedEstimate, output: str | None, format_: str) -> None:
     """What is known of a schedule without an order; SpecError where a plan is asked for."""
     from moeplan import report
-    from moeplan.closed import closed_dict, closed_rows
 
     if output is not None:
         raise SpecError(
-            f"-o {output}: schedule {schedule!r} has a closed form alone and no order that a plan could hold"
+            f"-o {output}: schedule {told.schedule!r} has a closed form alone and no order that a plan could hold"
         )
     if format_ == "table":
-        report.print_closed_form(told, sys.stdout)
+        report.print_closed_estimate(told, sys.stdout)
     else:
-        print(machine_readable(format_, closed_rows(told), {"schedule": schedule, "closed_form": closed_dict(told)}))
-    say(f"note: schedule {schedule!r} has a closed form alone: no memory, not simulated, cannot be run")
+        print(machine_readable(format_, told.rows(), told.to_dict()))
+    say(f"note: {told.note}")

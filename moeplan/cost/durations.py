@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from msgspec import structs
+
 from moeplan.batch import Batch
 from moeplan.cost import Cost
 from moeplan.cost.edges import alike_edges, edge_in_step
+from moeplan.cost.exposure import resharded
 from moeplan.cost.pieces import alike, price, seconds
 from moeplan.cost.pricing import Loads as Loads
 from moeplan.cost.pricing import Machine as Machine
@@ -24,6 +28,8 @@ from moeplan.program import Program, receives, text_of
 from moeplan.spec.case import Case
 
 NOTHING_AGAIN = Recompute()
+TINY_S = 1e-12
+"""Compute that takes no time waits for nothing."""
 LONGEST_S = 1e8
 """No operation takes longer: three years, and nanoseconds stay exact."""
 
@@ -37,7 +43,11 @@ def predict(
     """
     full, last = loads(case, graph, batch, 0), loads(case, graph, batch, batch.microbatches - 1)
     pricing = Pricing(case, graph, machine, recompute)
-    entries = [*_compute_entries(pricing, full, last), *_edge_entries(pricing, full, last), *_sync_entries(pricing)]
+    work, edges = _compute_entries(pricing, full, last), _edge_entries(pricing, full, last)
+    sync = _sync_entries(pricing)
+    if case.memory.zero == 3 and len(graph.positions) == 1:
+        work, sync = _gathered(case, work, edges, sync)
+    entries = [*work, *edges, *sync]
     return tuple(sorted(entries, key=lambda d: (d.pieces, d.kind, d.phase)))
 
 
@@ -84,6 +94,35 @@ def _sync_entries(pricing: Pricing) -> list[Duration]:
     step = optimizer(pricing)
     each = [_entry(one.kind, "S", [one.number], one.cost, one.cost) for one in shared(pricing)]
     return [*each, _entry("optimizer", "S", [-1], step, step)]
+
+
+def _gathered(
+    case: Case, work: list[Duration], edges: list[Duration], sync: list[Duration]
+) -> tuple[list[Duration], list[Duration]]:
+    """`work` with what it waits for where weights are gathered for each micro-batch, and `sync` without that.
+
+    Every piece waits in proportion to its seconds; a forward that is computed again waits once more.
+    """
+    step = [entry for entry in sync if entry.kind == "optimizer"]
+    moved = [entry for entry in sync if entry.kind != "optimizer"]
+    gather = sum(entry.seconds for entry in moved if entry.kind == "all_gather")
+    scatter = sum(entry.seconds for entry in moved) - gather
+    whole = [_spent([*work, *edges], phase) for phase in "FB"]
+    hides = [kind in case.execution.hidden for kind in ("parameters", "gradients")]
+    waits = resharded(*(np.asarray(value, dtype=np.float64) for value in (*whole, gather, scatter, *hides)))
+    share = {phase: float(wait) / max(_spent(work, phase), TINY_S) for phase, wait in zip("FB", waits, strict=True)}
+    still = [structs.replace(entry, seconds=0.0, last_seconds=0.0) for entry in moved]
+    return [_longer(entry, share[entry.phase] * entry.seconds) for entry in work], [*still, *step]
+
+
+def _spent(entries: Sequence[Duration], phase: str) -> float:
+    return sum(entry.seconds * len(entry.pieces) for entry in entries if entry.phase == phase)
+
+
+def _longer(entry: Duration, more: float) -> Duration:
+    """`entry` with `more` seconds of communication."""
+    longer = {name: getattr(entry, name) + more for name in ("seconds", "last_seconds", "communication_s")}
+    return structs.replace(entry, **longer)
 
 
 def per_operation(program: Program, durations: Sequence[Duration], microbatches: int) -> list[int]:

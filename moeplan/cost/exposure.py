@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from moeplan.spec.case import Case
+
+Floats = NDArray[np.float64]
 
 WAITED = {
     "tensor": 0.35,  # assumed: chunked GEMMs of Transformer Engine hide most; PyTorch's hide less
@@ -11,7 +16,7 @@ WAITED = {
 """Share that is exposed although it is hidden as far as the software can."""
 EXPERT_INSIDE = 0.15
 """Of an all-to-all inside one NVLink domain that the other micro-batch's compute hides (assumed)."""
-EXPERT_BETWEEN = 0.55
+EXPERT_BETWEEN = 0.634
 """Of one between nodes: 36.6 % were hidden in traces of Megatron-Bridge's skill on expert-parallel overlap."""
 
 
@@ -25,3 +30,17 @@ def exposed_experts(case: Case, *, between: bool) -> float:
     if "expert" not in case.execution.hidden:
         return 1.0
     return EXPERT_BETWEEN if between else EXPERT_INSIDE
+
+
+def resharded(
+    forward: Floats, backward: Floats, gather: Floats, scatter: Floats, hides_gather: Floats, hides_scatter: Floats
+) -> tuple[Floats, Floats]:
+    """What a micro-batch's forward and backward wait for where weights are gathered for each of them.
+
+    Seconds, arrays of one shape. Behind compute where that is hidden, max(compute, communication), else one after the
+    other; the backward's gradients are summed behind it where they are hidden too.
+    """
+    behind = np.where(hides_gather > 0, gather, 0.0) + np.where(hides_scatter > 0, scatter, 0.0)
+    before = np.where(hides_gather > 0, 0.0, gather) + np.where(hides_scatter > 0, 0.0, scatter)
+    ahead = np.where(hides_gather > 0, np.maximum(0.0, gather - forward), gather)
+    return ahead, np.maximum(0.0, behind - backward) + before

@@ -12,6 +12,7 @@ from moeplan.cost.exposure import exposed
 from moeplan.cost.patterns import blocks
 from moeplan.cost.pricing import Pricing
 from moeplan.layout import StageGraph
+from moeplan.program import kind_keeps
 from moeplan.resources import attention, mixer
 from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, again, backward, forward
@@ -58,7 +59,10 @@ def alike(case: Case, graph: StageGraph) -> dict[Alike, list[int]]:
 
 
 def price(pricing: Pricing, what: Alike, load: Load, direction: str) -> Priced:
-    """Seconds of a piece in `direction`, F or B, at one rank with `load`; B with the modules that it computes again."""
+    """Seconds of a piece in `direction`, F or B, at one rank with `load`; B with the modules that it computes again.
+
+    Where the whole piece is computed again, which is a forward of its own, they are part of it.
+    """
     case, machine = pricing.case, pricing.machine
     dtype = case.workload.dtype
     work = forward(
@@ -72,7 +76,8 @@ def price(pricing: Pricing, what: Alike, load: Load, direction: str) -> Priced:
         execution=case.execution,
     )
     if direction == "B":
-        work = [*again(work, pricing.recompute.modules), *backward(work)]
+        kept = kind_keeps(what.kind, pricing.recompute) == "activations"
+        work = [*again(work, pricing.recompute.modules if kept else ()), *backward(work)]
     parts, sources = compute.parts(work, case.cluster.gpu, machine.calibration, case.execution, dtype)
     return Priced(
         parts, _tensor(pricing, what, load, direction), _context(pricing, what, load, direction, parts), sources

@@ -104,11 +104,13 @@ class Search:
 
         The entry with the least bound is looked at next: first its memory and the longest path through its schedule,
         which gives a better bound, then its simulation. The search ends where no bound is more than GAP below the best
-        simulated step.
+        simulated step. What was simulated for another family is known from the start.
         """
         queue = [(bound_s, key_of(c), 0, c) for bound_s, c in entries]
         heapify(queue)
-        best: Plan | None = None
+        known = [self.evaluated(candidate) for _, key, _, candidate in queue if key in self.plans]
+        fitting = [plan for plan in known if max(plan.predictions.peak_hbm_bytes) <= usable_bytes(self.case)]
+        best = min(fitting, key=lambda plan: plan.predictions.step_s, default=None)
         simulated = 0
         while queue and (best is None or queue[0][0] < best.predictions.step_s * (1 - GAP)):
             bound_s, key, level, candidate = heappop(queue)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
-NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
 """Bytes of an element and its share of a scale, by what linear layers multiply in."""
 GRADIENT_BYTES = 8
 """Of one element of a weight gradient: the fp32 sum over micro-batches is read and written."""

@@ -25,7 +25,7 @@ class Pair(Record):
     what: Text
     """What b has that a has not."""
     kind: str = ""
-    """overlap, dispatcher, recompute, dtype, parallel, schedule, scale."""
+    """overlap, dispatcher, recompute, dtype, parallel, schedule."""
 
 
 class Ratio(NamedTuple):
@@ -47,7 +47,7 @@ class Ratio(NamedTuple):
         """Whether both say faster, or both slower; None where the measured effect is too small to say."""
         if abs(self.measured - 1) <= SEEN:
             return None
-        return (self.predicted > 1) == (self.measured > 1)
+        return (self.predicted - 1) * (self.measured - 1) > 0
 
 
 def read_pairs(path: Path) -> list[Pair]:

@@ -9,6 +9,7 @@ from moeplan.cost.pricing import Machine, Pricing
 from moeplan.draft import dealt
 from moeplan.errors import MoeplanError
 from moeplan.layouts import stages
+from moeplan.peaks import Peak, peak_of
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.record import to_json
@@ -16,7 +17,6 @@ from moeplan.spec.shipped import load_calibration
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 from moeplan.validation.outcome import skipping
-from moeplan.validation.peaks import Peak, peak_of
 from moeplan.validation.settings import Setting, vary
 
 

@@ -1,13 +1,16 @@
 """The closed form of a step: what it adds up to, and where it agrees with the simulated step."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from msgspec import structs
 
-from moeplan.analytic.bubble import bubble
+from moeplan.analytic.bubble import idle
 from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.form import CLASSES, form
-from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, stacked, step
+from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, _idle, stacked, step
+from moeplan.cost.exposure import EXPERT_BETWEEN
 from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
 from moeplan.errors import SpecError
@@ -15,6 +18,18 @@ from moeplan.estimator import estimate
 from moeplan.layout import Colocated, Piper, Recompute
 from moeplan.layouts import stages
 from moeplan.spec.execution import Execution
+
+
+class Partly(NamedTuple):
+    """What the idle time of a form depends on."""
+
+    positions: np.ndarray
+    microbatches: np.ndarray
+    bubble: np.ndarray
+    path: np.ndarray
+    turns: np.ndarray
+    directions: np.ndarray
+
 
 MODEL = {"num_layers": 8, "hidden": 2048, "expert_width": 1024, "experts": 16, "vocab": 32000}
 LAYOUTS = {
@@ -98,21 +113,55 @@ def test_hidden_dispatch_takes_less_of_the_step(make_case, machine_of):
         for hidden in ((), ("expert",))
     ]
     expert = [one.compute[CLASSES.index("expert")] for one in told]
-    assert expert[1] == pytest.approx(0.55 * expert[0])
+    assert expert[1] == pytest.approx(EXPERT_BETWEEN * expert[0])
+
+
+def bubble(schedule, positions, virtual, forward=1, inputs=1, weights=1):
+    """Seconds of the bubble with passes of these lengths."""
+    return float(np.dot(idle(schedule, positions, virtual).bubble, (forward, inputs, weights)))
 
 
 def test_bubbles_are_those_of_their_papers():
-    assert bubble("1f1b", 8, 1) == bubble("gpipe", 8, 1) == 7
-    assert bubble("interleaved", 8, 4) == 7 / 4
-    assert bubble("zb-h1", 7, 1) == pytest.approx(2)
-    assert [32 * 3 + 3 * bubble(name, 8, 2) for name in ("zbv", "v-half", "v-min")] == pytest.approx(
+    assert bubble("1f1b", 8, 1) == bubble("gpipe", 8, 1) == 3 * 7
+    assert bubble("interleaved", 8, 4, 1, 3, 2) == pytest.approx(6 * 7 / 4)
+    assert bubble("zb-h1", 7, 1, 1, 3, 2) == 6 * (1 + 3 - 2)
+    assert bubble("zb-h2", 7, 1, 2, 3, 1) == 6 * (2 + 3 - 2)
+    assert [32 * 3 + bubble(name, 8, 2) for name in ("zbv", "v-half", "v-min")] == pytest.approx(
         [99.5, 104.5, 109], abs=0.15
     )
-    assert bubble("zb-h2", 8, 1) == 0
-    assert bubble("dualpipe", 16, 1) == pytest.approx(7 * 2 / 3)
+    assert bubble("dualpipe", 16, 1, 1, 3, 2) == 7 * ((1 + 3 + 2) + (3 + 2) - 3 * 2)
     assert bubble("dualpipe", 1, 1) == 0
     with pytest.raises(SpecError, match="closed form"):
         bubble("af-pipe", 8, 1)
+    with pytest.raises(SpecError, match="pp 5 is odd"):
+        bubble("dualpipe", 5, 1)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "v-half", "v-min", "dualpipe"])
+@pytest.mark.parametrize("microbatches", [1, 2, 3])
+def test_a_step_is_no_shorter_than_its_micro_batches_need_from_end_to_end(schedule, microbatches):
+    """Position 0 does m (F + B + W) and waits for the rest of the path of the last micro-batch that enters there."""
+    positions, passes = 4, np.array([2.0, 3.0, 1.0])
+    own = np.tile(passes, (positions, 1))
+    what = {name: np.array(value) for name, value in idle(schedule, positions, 2)._asdict().items()}
+    form = Partly(positions=np.ones(positions), microbatches=np.array(float(microbatches)), **what)
+    entered = microbatches / what["directions"]
+    least = positions * (what["path"] @ passes) + (entered - 1) * passes[0] + (1 - what["path"][2]) * passes[2]
+    assert _idle(form, own, np.array(0)) + microbatches * passes.sum() >= least - 1e-9
+
+
+def test_gradients_are_summed_behind_the_backward_only_where_they_are_hidden(make_case, machine_of):
+    case = make_case(16, global_batch=64, seq_len=4096, **MODEL)
+    sharded = structs.replace(case, memory=structs.replace(case.memory, zero=3))
+    found = formed(sharded, Colocated(dp=16, ep=4), "1f1b", machine_of(case))
+    back = (found.backward @ found.pieces).sum(axis=-1)
+    huge = found._replace(rescatter_s=0.7 * back, regather_s=0.6 * back)
+    neither, weights, gradients, both = (
+        float(step(huge._replace(hides_parameters=np.array(p), hides_gradients=np.array(g))).step_s)
+        for p, g in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    )
+    assert both < weights < neither
+    assert both < gradients < neither
 
 
 def test_stacked_forms_are_summed_as_each_alone(make_case, machine_of):

@@ -170,3 +170,48 @@ def test_windowed_and_full_layers_have_durations_of_their_own(make_case, machine
         assert set(times[128, phase]) == {(0, 2), (1, 3)}
         assert set(times[0, phase]) == {(0, 1, 2, 3)}
         assert times[128, phase][0, 2] < times[128, phase][1, 3] == times[0, phase][0, 1, 2, 3]
+
+
+def one_microbatch(plan, phase):
+    return sum(d.seconds * len(d.pieces) for d in plan.durations if d.phase == phase)
+
+
+@pytest.mark.parametrize("hidden", [(), ("parameters",), ("gradients", "parameters")])
+def test_weights_in_shards_are_gathered_for_every_forward_and_backward(hidden, make_case, machine_of):
+    """ZeRO-3 on one stage: forward + gather, backward + gather + scatter, or the longer of both where one is hidden."""
+    case = make_case(16, global_batch=64, **MODEL)
+    memory, execution = case.memory, structs.replace(case.execution, hidden=hidden)
+    once, each = (
+        priced(
+            structs.replace(case, memory=structs.replace(memory, zero=zero), execution=execution),
+            Colocated(dp=16, ep=8),
+            "1f1b",
+            machine_of,
+        )
+        for zero in (2, 3)
+    )
+    moved = [d for d in each.durations if d.phase == "S" and d.kind != "optimizer"]
+    assert moved
+    assert not any(d.seconds or d.last_seconds for d in moved)
+    gather = one_kind(once, "all_gather")
+    scatter = one_microbatch(once, "S") - gather - one_kind(once, "optimizer")
+    assert min(gather, scatter) > 0
+    ahead, back = (one_microbatch(once, phase) for phase in "FB")
+    behind = ("parameters" in hidden) * gather + ("gradients" in hidden) * scatter
+    before = gather + scatter - behind
+    assert one_microbatch(each, "F") == pytest.approx(max(ahead, gather) if hidden else ahead + gather)
+    assert one_microbatch(each, "B") == pytest.approx(max(back, behind) + before)
+
+
+def one_kind(plan, kind):
+    return sum(d.seconds * len(d.pieces) for d in plan.durations if d.kind == kind)
+
+
+def test_in_a_pipeline_weights_are_gathered_once(make_case, machine_of):
+    """As PyTorch's FSDP does where they stay gathered between micro-batches."""
+    case, layout = make_case(16, global_batch=64, **MODEL), Colocated(pp=2, dp=8, ep=8)
+    two, three = (
+        priced(structs.replace(case, memory=structs.replace(case.memory, zero=zero)), layout, "1f1b", machine_of)
+        for zero in (2, 3)
+    )
+    assert one_microbatch(three, "F") == one_microbatch(two, "F")

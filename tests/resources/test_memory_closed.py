@@ -8,6 +8,7 @@ from moeplan.draft import draft
 from moeplan.errors import SpecError
 from moeplan.layout import Colocated, Disaggregated, Recompute
 from moeplan.layouts import stages
+from moeplan.peaks import peak_of
 from moeplan.plan import steps_of
 from moeplan.resources.memory import CLOSED, IN_V, in_v, state_bytes, tracks
 from moeplan.resources.memory.closed import alive
@@ -15,7 +16,6 @@ from moeplan.resources.memory.state import static_bytes
 from moeplan.schedule import Shape
 from moeplan.schedules import make
 from moeplan.spec.workload import Memory
-from moeplan.validation.peaks import peak_of
 
 NONE = Recompute()
 

@@ -202,6 +202,22 @@ def test_llama4_names_its_full_layers_in_three_ways(tmp_path: Path) -> None:
     assert grouped(read_config(written(tmp_path, "llama4", text_config__attention_chunk_size=None))).window == 0
 
 
+@pytest.mark.parametrize("family", EXAMPLE)
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [({"quant_method": "fp8"}, "fp8"), ({"load_in_4bit": True}, "by no named method"), (None, ""), ({}, "")],
+)
+def test_how_weights_are_stored_is_a_note_in_every_family(tmp_path: Path, family: str, stored: Any, told: str) -> None:
+    assert read_config(written(tmp_path, family, quantization_config=stored)).checkpoint == told
+
+
+def test_qwen3_next_without_a_list_has_attention_in_every_fourth_layer(tmp_path: Path) -> None:
+    """Qwen3NextConfig of huggingface/transformers; a list of layers wins over the interval."""
+    bare = {"layer_types": None, "full_attention_interval": ...}
+    model = read_config(written(tmp_path, "qwen3_next", **bare))
+    assert [window_of(model, layer) for layer in range(8)] == [STATE, STATE, STATE, 0] * 2
+
+
 def test_llama4_with_experts_in_every_layer(tmp_path: Path) -> None:
     model = read_config(written(tmp_path, "llama4", text_config__interleave_moe_layer_step=1))
     assert (moe_layers(model), model.dense_width) == (48, 0)

@@ -126,7 +126,7 @@ def test_groups_of_experts_count_only_where_the_router_chooses_by_group(tmp_path
         ((["sliding_attention"] * 3 + ["full_attention"]) * 6, 128, 4),
         ((["sliding_attention"] * 4 + ["full_attention"]) * 4 + ["sliding_attention"] * 4, 128, 5),
         (["sliding_attention"] * 24, 128, 25),
-        (..., 0, 1),
+        (..., 128, 2),
     ],
 )
 def test_layer_types_as_every_n_th_full_layer(tmp_path: Path, types: Any, window: int, full_every: int) -> None:
@@ -143,10 +143,15 @@ def test_a_wrong_layer_type_is_named(tmp_path: Path) -> None:
         read_config(written(tmp_path, "gpt_oss", layer_types=types))
 
 
-def test_without_layer_types_all_layers_are_full_and_that_is_assumed(tmp_path: Path) -> None:
+def test_without_layer_types_layers_alternate_as_in_their_class_and_that_is_assumed(tmp_path: Path) -> None:
+    """GptOssConfig of huggingface/transformers: layer i slides where i is even; without a window all are full."""
     model = read_config(written(tmp_path, "gpt_oss", layer_types=None))
-    assert set(windows(model, range(model.num_layers))) == {0}
-    assert model.assumed == ("attention.window",)
+    listed = read_config(written(tmp_path, "gpt_oss"))
+    assert [window_of(model, layer) for layer in range(4)] == [128, 0, 128, 0]
+    assert msgspec.structs.replace(model, assumed=()) == listed
+    full = read_config(written(tmp_path, "gpt_oss", layer_types=None, sliding_window=None))
+    assert set(windows(full, range(full.num_layers))) == {0}
+    assert model.assumed == full.assumed == ("attention.window",)
 
 
 @pytest.mark.parametrize("family", EXAMPLE)

@@ -13,6 +13,7 @@ from moeplan.resources.memory.beside import process_groups as process_groups
 from moeplan.resources.memory.closed import CLOSED as CLOSED
 from moeplan.resources.memory.closed import IN_V as IN_V
 from moeplan.resources.memory.closed import closed_peaks as closed_peaks
+from moeplan.resources.memory.closed import closed_static_bytes as closed_static_bytes
 from moeplan.resources.memory.closed import in_v as in_v
 from moeplan.resources.memory.fold import peak_activation_bytes as peak_activation_bytes
 from moeplan.resources.memory.fold import peak_activations as peak_activations

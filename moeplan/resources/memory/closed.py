@@ -20,15 +20,15 @@ def alive(schedule: str, position: int, positions: int, microbatches: int) -> di
     """Most micro-batches of each stage that `position` keeps at once, by stage; at most `microbatches` of each.
 
     ZB-H1: p - r, as 1F1B; ZB-H2: 2 (p - r) - 1 (Zero Bubble, arXiv 2401.10241, section 3). In a V of half stages (arXiv
-    2405.15362, section 3) every position keeps as much: ZB-V p, V-Half p / 2 + 1, V-Min p / 3 + 1, fractions rounded
-    up, of its two halves together, each in proportion to how long the pipeline takes from it to the end and back.
+    2405.15362, section 3) every position keeps as much: ZB-V p, V-Half (p + 2) / 2, V-Min (p + 4) / 3, rounded down, of
+    its two halves together, each in proportion to how long the pipeline takes from it to the end and back.
     DualPipe: p + 1, p - r of its own stage and r + 1 of the stage opposite (README of deepseek-ai/DualPipe). Left out:
     what waits for a weight gradient that is computed later. SpecError for another schedule.
     """
     p, r = positions, position
     opposite = p - 1 - r
     if schedule in IN_V:
-        whole = {"zbv": p, "v-half": -(-p // 2) + 1, "v-min": -(-p // 3) + 1}[schedule]
+        whole = {"zbv": p, "v-half": (p + 2) // 2, "v-min": (p + 4) // 3}[schedule]
         waits = {s: (4 * p - 1 - 2 * s) / (2 * p) for s in (r, 2 * p - 1 - r)}
         return {s: min(float(microbatches), min(whole, p) * share) for s, share in waits.items()}
     counts = {"zb-h1": {r: p - r}, "zb-h2": {r: 2 * (p - r) - 1}, "dualpipe": {r: p - r}}
@@ -70,11 +70,12 @@ def closed_peaks(
     for position in range(p):
         counts = alive(schedule, position, p, microbatches)
         kept = sum(count * stages[s].alive for s, count in counts.items())
-        result.append(_static(case, graph, schedule, position) + kept + max(stages[s].most for s in counts))
+        result.append(closed_static_bytes(case, graph, schedule, position) + kept + max(stages[s].most for s in counts))
     return result
 
 
-def _static(case: Case, graph: StageGraph, schedule: str, position: int) -> float:
+def closed_static_bytes(case: Case, graph: StageGraph, schedule: str, position: int) -> float:
+    """Bytes of state of one rank at `position`, as `closed_peaks` counts them."""
     own = state_bytes(case, graph, position)
     if schedule != "dualpipe":
         return sum(own)

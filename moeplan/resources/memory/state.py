@@ -10,6 +10,7 @@ from moeplan.resources import parameters as count
 from moeplan.resources.memory.held import pieces_on, replica_parameters
 from moeplan.resources.memory.units import fsdp_units
 from moeplan.resources.memory.workspaces import copies_bytes, workspace_bytes
+from moeplan.resources.mtp import module_share
 from moeplan.resources.work import ELEMENT_BYTES
 from moeplan.spec.case import Case
 from moeplan.spec.model import ModelSpec
@@ -97,12 +98,9 @@ def held_parameters(
 
 def _further(model: ModelSpec, graph: StageGraph) -> tuple[float, float]:
     """Parameters of routed experts, and of all else, of the further-token modules on one rank of the last position."""
-    each = count.expert_share(model, graph.etp)
-    experts = model.mtp_layers * model.experts / graph.ep * each
-    whole = model.mtp_layers * model.experts * count.expert_parameters(model)
-    rest = (count.mtp_parameters(model, own_copies=False) - whole) / graph.tp
+    dense, experts = (model.mtp_layers * share for share in module_share(model, graph.tp, graph.etp, graph.ep))
     alone = len(graph.positions) > 1 and not model.tied_embeddings
-    return experts, rest + alone * bool(model.mtp_layers) * count.embedding_parameters(model) / graph.tp
+    return experts, dense + alone * bool(model.mtp_layers) * count.embedding_parameters(model) / graph.tp
 
 
 def _shards(memory: Memory, replica: Replica, level: int) -> int:

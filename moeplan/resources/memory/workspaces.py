@@ -7,11 +7,11 @@ from itertools import groupby
 from moeplan.layout import StageGraph, experts_of
 from moeplan.resources import attention, mixer
 from moeplan.resources import parameters as count
-from moeplan.resources.work import ELEMENT_BYTES
+from moeplan.resources.kernels import ELEMENT_BYTES, NARROW_BYTES
 from moeplan.spec.case import Case
 from moeplan.spec.model import ModelSpec, has_state, is_dense, row_width, shared_width
 
-COPIES = {"same": 0.0, "fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2 * (1 + 1 / 32), "nvfp4": 2 * (1 / 2 + 1 / 16)}
+COPIES = {"same": 0.0} | {name: 2 * size for name, size in NARROW_BYTES.items()}
 """Bytes per parameter of the two narrow copies of a weight, by rows and by columns, and their scales (Transformer
 Engine keeps them from the first micro-batch of a step to the last)."""
 

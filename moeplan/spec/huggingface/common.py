@@ -108,7 +108,8 @@ def model_of(config: Config, attention: Attention, name: str, where: str, fields
 
 def _quantised(config: Config) -> str:
     """How the checkpoint stores its weights, where that is no plain element type."""
-    return str((config.quantization_config or {}).get("quant_method", ""))
+    told = config.quantization_config
+    return str(told.get("quant_method") or "by no named method") if told else ""
 
 
 def grouped_query(config: Config, where: str) -> GroupedQuery:

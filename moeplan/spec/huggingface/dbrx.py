@@ -37,6 +37,7 @@ class _Dbrx(msgspec.Struct, kw_only=True):
     attn_config: _Attention
     ffn_config: _Ffn
     tie_word_embeddings: bool = False
+    quantization_config: dict[str, Any] | None = None
 
 
 def dbrx(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
@@ -58,6 +59,7 @@ def dbrx(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
         rope_theta=file.attn_config.rope_theta,
         rms_norm_eps=1e-5,
         tie_word_embeddings=file.tie_word_embeddings,
+        quantization_config=file.quantization_config,
     )
     return model_of(
         config,

@@ -77,7 +77,7 @@ def deepseek_v2(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
 def deepseek_v3(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """DeepSeek-V3: as V2, with sigmoid scores, a correction bias per expert, and modules that predict further tokens.
 
-    The published file's `quantization_config` (fp8) says how weights are stored, not what is trained: passed over.
+    The published file's `quantization_config` (fp8) says how weights are stored, not what is trained.
     """
     config = convert(raw, _DeepSeekV3, where=where)
     refuse_bias(config, where)

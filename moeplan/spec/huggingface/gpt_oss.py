@@ -31,8 +31,8 @@ def gpt_oss(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
     """gpt-oss: `intermediate_size` is the width of an expert; sinks, biases in router and experts, windowed layers.
 
     Gate weights are a softmax over a token's choices: softmax over all, normalized. Its clamped activation costs what
-    silu does. Without `layer_types` every layer is taken to be full, and `assumed` says so. `quantization_config`
-    (mxfp4) is passed over.
+    silu does. Without `layer_types` layers alternate, windowed first, as in GptOssConfig, or are full without a
+    `sliding_window`; `assumed` says so.
     """
     config = convert(raw, _GptOss, where=where)
     window, full_every = _windows(config, where)
@@ -52,7 +52,7 @@ def gpt_oss(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
 def _windows(config: _GptOss, where: str) -> tuple[int, int]:
     """(window, full_every) of the file's `layer_types`; SpecError where no such pair gives them."""
     if config.layer_types is None:
-        return 0, 1
+        return (config.sliding_window, 2) if config.sliding_window else (0, 1)
     every = full_every(config.layer_types, _WINDOWED, config.num_hidden_layers, where)
     if every == 1:
         return 0, 1

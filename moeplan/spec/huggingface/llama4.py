@@ -31,11 +31,15 @@ class _Llama4(Routed, kw_only=True):
 
 
 def llama4(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
-    """Llama 4: the text model inside `text_config`; the parts that read images are left out."""
+    """Llama 4: the text model inside `text_config`; the parts that read images are left out.
+
+    Tied embeddings and how the checkpoint is quantised stand beside the table.
+    """
     text = raw.get("text_config")
     if not isinstance(text, dict):
         raise SpecError(f"{where}: text_config is missing; right: the table of the text model")
-    return llama4_text({"tie_word_embeddings": raw.get("tie_word_embeddings", False)} | text, name, where)
+    beside: dict[str, Any] = {key: raw[key] for key in ("tie_word_embeddings", "quantization_config") if key in raw}
+    return llama4_text(beside | text, name, where)
 
 
 def llama4_text(raw: dict[str, Any], name: str, where: str) -> ModelSpec:
