@@ -33,7 +33,7 @@ def validate(
     from moeplan.validation import Tables, published, scores
     from moeplan.validation import validate as compared
     from moeplan.validation.flop import convention_rows
-    from moeplan.validation.pairs import pair_rows
+    from moeplan.validation.pairs import pair_rows, pair_score_rows
     from moeplan.validation.sources import source_rows
 
     check_format(format_)
@@ -47,6 +47,8 @@ def validate(
     report.print_table(
         scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
     )
+    pairs = {"as shipped": found.pairs, "never saw the model": found.pairs_left_out}
+    report.print_table(pair_score_rows(pairs), sys.stdout, title="ratios of runs that differ in one thing")
     report.print_table(pair_rows(found.pairs), sys.stdout, title="runs that differ in one thing: time per token")
     report.print_table(
         scores.constant_rows(found),

@@ -92,8 +92,11 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     ]
     tokens = {run.id: global_batch(run) * seq_len(run) / run.gpus for run in jobs}
     known_pairs = read_pairs(PUBLISHED / "pairs.csv") if _ships(given.runs) else []
-    pairs = ratios(known_pairs, (r for r in results if isinstance(r, Outcome)), tokens)
-    return sorted_out(results, len(products) - len(ours))._replace(pairs=tuple(pairs), constants=fitted(constants))
+    found = sorted_out(results, len(products) - len(ours))
+    told, unseen = (
+        tuple(ratios(known_pairs, found.outcomes, tokens, measure)) for measure in ("step_time", "step_time_left_out")
+    )
+    return found._replace(pairs=told, pairs_left_out=unseen, constants=fitted(constants))
 
 
 def _ships(path: Path | None) -> bool:

@@ -36,6 +36,8 @@ class Ratio(NamedTuple):
     what: str
     predicted: float
     measured: float
+    listed: str = ""
+    """Why one of both steps is set aside; empty where the same reason sets both aside, which a ratio leaves out."""
 
     @property
     def error(self) -> float:
@@ -55,19 +57,49 @@ def read_pairs(path: Path) -> list[Pair]:
     return read_table(path, Pair, optional=("kind",), key=("id_a", "id_b"))
 
 
-def ratios(pairs: Iterable[Pair], outcomes: Iterable[Outcome], tokens: Mapping[str, float]) -> list[Ratio]:
-    """Ratios of seconds per token and GPU of the pairs whose rows both have a prediction.
+def ratios(
+    pairs: Iterable[Pair], outcomes: Iterable[Outcome], tokens: Mapping[str, float], measure: str = "step_time"
+) -> list[Ratio]:
+    """Ratios of seconds per token and GPU of the pairs whose rows both have a prediction of `measure`.
 
     `tokens` are tokens per GPU and step by id, so that rows with different batches may be a pair.
     """
-    steps = {outcome.id: outcome for outcome in outcomes if outcome.measure == "step_time"}
+    steps = {outcome.id: outcome for outcome in outcomes if outcome.measure == measure}
     found = []
     for pair in pairs:
         if pair.id_a in steps and pair.id_b in steps:
             a, b, per_token = steps[pair.id_a], steps[pair.id_b], tokens[pair.id_a] / tokens[pair.id_b]
             predicted, measured = b.predicted / a.predicted * per_token, b.measured / a.measured * per_token
-            found.append(Ratio(pair.id_a, pair.id_b, pair.what, predicted, measured))
+            listed = "" if a.listed == b.listed else a.listed or b.listed
+            found.append(Ratio(pair.id_a, pair.id_b, pair.what, predicted, measured, listed))
     return found
+
+
+def pair_scores(found: Sequence[Ratio]) -> dict[str, Any]:
+    """`pair_score` of all, and of those that are not listed."""
+    return pair_score(found) | {"without_listed": pair_score([ratio for ratio in found if not ratio.listed])}
+
+
+def pair_score_rows(validated: Mapping[str, Sequence[Ratio]]) -> Rows:
+    """Scores in percent for readers, by the constants behind the predictions."""
+    rows: Rows = []
+    for constants, found in validated.items():
+        known = [ratio for ratio in found if not ratio.listed]
+        for of, some in (("all", found), ("all but those listed", known)):
+            if some and not (some is known and len(known) == len(found)):
+                told = pair_score(some)
+                rows.append(
+                    {
+                        "constants": constants,
+                        "of": of,
+                        "pairs": told["pairs"],
+                        "median_%": 100 * told["median_ape"],
+                        "p90_%": 100 * told["p90_ape"],
+                        "effects": told["effects"],
+                        "right sign": told["sign_right"],
+                    }
+                )
+    return rows
 
 
 def pair_score(found: Sequence[Ratio]) -> dict[str, Any]:
@@ -95,6 +127,7 @@ def pair_rows(found: Sequence[Ratio]) -> Rows:
             "predicted_b/a": ratio.predicted,
             "measured_b/a": ratio.measured,
             "error_%": 100 * ratio.error,
+            "listed": ratio.listed,
         }
         for ratio in sorted(found, key=lambda ratio: (-abs(ratio.error), ratio.id_a))
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from moeplan.calibrate.constants import FACTORS
 from moeplan.tables import Rows
 from moeplan.validation.outcome import MEASURES, Outcome, Result, Skipped
-from moeplan.validation.pairs import Ratio, pair_score
+from moeplan.validation.pairs import Ratio, pair_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,9 @@ class Validation(NamedTuple):
     left_for_fits: int
     """Rows of matrix products that are not compared, so that calibrations may be made from them."""
     pairs: tuple[Ratio, ...] = ()
-    """Runs that differ in one thing."""
+    """Runs that differ in one thing, as told."""
+    pairs_left_out: tuple[Ratio, ...] = ()
+    """With constants that never saw the model."""
     constants: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """By calibration: what its `constants` would be to explain these step times best."""
 
@@ -97,7 +99,8 @@ class Validation(NamedTuple):
             **{name: _by(self.outcomes, key) for name, key in GROUPS.items()},
             "listed": [listed_row(outcome) for outcome in self.outcomes if outcome.listed],
             "worst": [outcome_row(outcome) for measure in MEASURES for outcome in worst(self.outcomes, measure)],
-            "pairs": pair_score(self.pairs),
+            "pairs": pair_scores(self.pairs),
+            "pairs_left_out": pair_scores(self.pairs_left_out),
             "constants": {name: dict(values) for name, values in self.constants.items()},
             "skipped": reasons(self.skipped),
             "skipped_ids": [{"id": row.id, "measure": row.measure, "reason": row.reason} for row in self.skipped],

@@ -19,6 +19,7 @@ from moeplan.optimizer.evaluate import evaluate, usable_bytes
 from moeplan.optimizer.ledger import Ledger
 from moeplan.optimizer.screen import Screen
 from moeplan.optimizer.search import GAP, Search
+from moeplan.spec.override import override
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 
@@ -156,6 +157,17 @@ def test_no_disaggregated_plan_is_faster_than_the_balanced_split(make_case, mach
         assert split.seconds <= plan.predictions.step_s
         assert split.attention_gpus + split.ffn_gpus <= 6 * (1 + 1e-6)
         assert plan.predictions.step_s >= found.best.predictions.step_s
+
+
+@pytest.mark.parametrize("memory", [0.9, 0.2])
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_a_family_is_never_slower_than_one_that_it_holds(gpus, memory, make_case):
+    """A mesh of one copy is a Piper mesh, and every Piper mesh is one of the baseline."""
+    case = override(make_case(gpus, global_batch=64, num_layers=4), [f"memory.usable={memory}"])
+    found = planner.optimize(case, load_calibration("h800"), families=["piper", "colocated"]).found
+    wide, narrow = (next(one for one in found if one.family == name) for name in ("colocated", "piper"))
+    alone = narrow.uncopied or narrow.best
+    assert wide.best.predictions.step_s <= narrow.best.predictions.step_s <= alone.predictions.step_s
 
 
 def ranked(case, family="piper", **more):

@@ -5,12 +5,21 @@ import pytest
 from moeplan.validation.alike import source_of
 from moeplan.validation.names import PUBLISHED
 from moeplan.validation.outcome import Outcome
-from moeplan.validation.pairs import Pair, Ratio, pair_rows, pair_score, ratios, read_pairs
+from moeplan.validation.pairs import (
+    Pair,
+    Ratio,
+    pair_rows,
+    pair_score,
+    pair_score_rows,
+    pair_scores,
+    ratios,
+    read_pairs,
+)
 from moeplan.validation.set_aside import read_set_aside
 
 
-def outcome(number, predicted, measured, measure="step_time"):
-    return Outcome(number, measure, predicted, measured)
+def outcome(number, predicted, measured, measure="step_time", listed=""):
+    return Outcome(number, measure, predicted, measured, listed=listed)
 
 
 def test_a_ratio_is_of_seconds_per_token():
@@ -20,6 +29,21 @@ def test_a_ratio_is_of_seconds_per_token():
     assert (found.predicted, found.measured) == (0.75, 1.25)
     assert found.error == pytest.approx(-0.4)
     assert found.sign_right is False
+
+
+def test_what_sets_both_steps_aside_leaves_their_ratio():
+    """A batch that is not published cancels out; a regression in one of both does not."""
+    kept = [outcome("A-1", 1.0, 2.0, listed="x"), outcome("A-2", 1.0, 2.0, listed="x"), outcome("A-3", 1.0, 2.0)]
+    pairs = [Pair(id_a="A-1", id_b="A-2", what="y"), Pair(id_a="A-1", id_b="A-3", what="y")]
+    found = ratios(pairs, kept, {row.id: 1.0 for row in kept})
+    assert [ratio.listed for ratio in found] == ["", "x"]
+    assert [pair_scores(found)["pairs"], pair_scores(found)["without_listed"]["pairs"]] == [2, 1]
+    rows = pair_score_rows({"as shipped": found, "never saw the model": found[:1]})
+    assert [(row["constants"], row["of"], row["pairs"]) for row in rows] == [
+        ("as shipped", "all", 2),
+        ("as shipped", "all but those listed", 1),
+        ("never saw the model", "all", 1),
+    ]
 
 
 @pytest.mark.parametrize(
