@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple, get_args
 
 from moeplan.errors import SpecError
@@ -9,9 +10,13 @@ from moeplan.layout import Colocated, Disaggregated, Layout, Module, Piper, Reco
 from moeplan.layouts import FAMILIES
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan
-from moeplan.spec.case import Case
+from moeplan.spec.calibration import Calibration
+from moeplan.spec.case import Case, check_case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.given import of_type, wrong_type
 from moeplan.spec.model import moe_layers
+from moeplan.spec.record import validated
+from moeplan.spec.shipped import calibration_of
 
 
 class ByHand(NamedTuple):
@@ -120,6 +125,38 @@ def as_options(plan: Plan) -> str:
     degrees = " ".join(words) if describe(plan.layout) != "one rank" else ""
     options = f"--family {family} {degrees} --recompute {rule_text(rule)} --schedule {plan.schedule.name}"
     return " ".join(options.split())
+
+
+class Question(NamedTuple):
+    """What is asked of one layout, its parts held to the rules of files."""
+
+    case: Case
+    calibration: Calibration
+    layout: Layout
+    schedule: str
+    """Empty: the usual one."""
+    recompute: Recompute
+
+
+def question(
+    case: Case,
+    calibration: Calibration | str | Path,
+    layout: Layout,
+    schedule: str,
+    recompute: Recompute | str | None,
+) -> Question:
+    """These five as records; a calibration may be a name, a rule what `recompute_of` reads; SpecError for others."""
+    if not isinstance(layout, Layout):
+        raise wrong_type(layout, "layout", "a Colocated, Piper or Disaggregated, such as Colocated(pp=4, ep=8, dp=16)")
+    rule = Recompute() if recompute is None else recompute_of(recompute) if isinstance(recompute, str) else recompute
+    rule = of_type(rule, Recompute, "recompute", right="a Recompute, or text such as full or none/experts+norm")
+    return Question(
+        check_case(case),
+        calibration_of(calibration),
+        validated(layout, "layout"),
+        of_type(schedule, str, "schedule", right="text, such as 1f1b"),
+        validated(rule, "recompute"),
+    )
 
 
 def recompute_of(text: str) -> Recompute:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.forecast import Forecast, forecast
 from moeplan.analytic.form import form
+from moeplan.by_hand import question
 from moeplan.caveats import case_warnings
 from moeplan.cost.pricing import Machine, Pricing
 from moeplan.draft import dealt
@@ -18,8 +20,7 @@ from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.peaks import peak_of
 from moeplan.resources.memory import closed_static_bytes
 from moeplan.spec.calibration import Calibration
-from moeplan.spec.case import Case, check_case
-from moeplan.spec.record import validated
+from moeplan.spec.case import Case
 from moeplan.tables import Rows
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -115,20 +116,26 @@ def short_note(short_bytes: float) -> str:
 
 
 def closed_form(
-    case: Case, calibration: Calibration, layout: Layout, *, schedule: str = "", recompute: Recompute | None = None
+    case: Case,
+    calibration: Calibration | str | Path,
+    layout: Layout,
+    *,
+    schedule: str = "",
+    recompute: Recompute | str | None = None,
 ) -> Forecast | None:
     """The step of `layout` of `case` in closed form, with the calibration's constants; None for two sides.
 
-    Seconds. `schedule`: 1F1B by default, interleaved with several virtual stages; those of `ONLY_CLOSED` too. Left out:
-    what the simulator adds, the order of operations and contention. SpecError for degrees that do not suit and for a
-    schedule without a closed form, with those that have one.
+    Seconds. `calibration` may be the name of one; `recompute` may be text, as `moeplan estimate --recompute` takes it.
+    `schedule`: 1F1B by default, interleaved with several virtual stages; those of `ONLY_CLOSED` too. Left out: what the
+    simulator adds, the order of operations and contention. SpecError for degrees that do not suit and for a schedule
+    without a closed form, with those that have one.
     """
-    case, layout = check_case(case), validated(layout, "layout")
-    if isinstance(layout, Disaggregated):
+    asked = question(case, calibration, layout, schedule, recompute)
+    if isinstance(asked.layout, Disaggregated):
         return None
-    rule = validated(recompute, "recompute") if recompute is not None else Recompute()
-    name = schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
-    return forecast_of(case, Machine(Fabric(build(case.cluster)), calibration), layout, name, rule)
+    name = schedule or ("interleaved" if asked.layout.vpp > 1 else "1f1b")
+    machine = Machine(Fabric(build(case.cluster)), asked.calibration)
+    return forecast_of(asked.case, machine, asked.layout, name, asked.recompute)
 
 
 def forecast_of(case: Case, machine: Machine, layout: Layout, schedule: str, recompute: Recompute) -> Forecast:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
 from moeplan.analytic.forecast import Forecast
 from moeplan.analytic.spread import interval, sure
-from moeplan.by_hand import rule_text
+from moeplan.by_hand import question, rule_text
 from moeplan.caveats import ASSUMPTIONS, cautions, mfu_basis, not_simulated, warnings_of
 from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
 from moeplan.cost.durations import Machine, loads, predict
@@ -35,9 +36,9 @@ from moeplan.resources.parameters import active_parameters, counted, total_param
 from moeplan.schedules import make
 from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
-from moeplan.spec.case import Case, check_case
+from moeplan.spec.case import Case
 from moeplan.spec.execution import Execution
-from moeplan.spec.record import Record, validated
+from moeplan.spec.record import Record
 from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, cell, html_lines, html_table
 from moeplan.topology.graph import build
@@ -142,23 +143,23 @@ class Estimate(NamedTuple):
 
 def estimate(
     case: Case,
-    calibration: Calibration,
+    calibration: Calibration | str | Path,
     layout: Layout,
     *,
     schedule: str = "",
-    recompute: Recompute | None = None,
+    recompute: Recompute | str | None = None,
 ) -> Estimate:
     """`layout` of `case`, simulated; whether it fits is told, not demanded.
 
+    `calibration` may be the name of one; `recompute` may be text, as `moeplan estimate --recompute` takes it.
     `schedule` is the family's usual one by default. SpecError where the degrees or the schedule do not suit.
     """
-    case, layout = check_case(case), validated(layout, "layout")
-    recompute = validated(recompute, "recompute") if recompute is not None else None
-    name = schedule or usual_schedule(layout)
+    case, measured, layout, name, rule = question(case, calibration, layout, schedule, recompute)
+    name = name or usual_schedule(layout)
     family = RECORDS[type(layout)]
     check_order(name, family, FAMILIES[family].SCHEDULES)
-    machine = Machine(Fabric(build(case.cluster)), calibration)
-    plan = outline(case, layout, schedule=name, recompute=recompute)
+    machine = Machine(Fabric(build(case.cluster)), measured)
+    plan = outline(case, layout, schedule=name, recompute=rule)
     actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
     if actions > MOST_ACTIONS:
         raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")

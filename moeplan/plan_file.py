@@ -13,17 +13,19 @@ from typing import Any
 from moeplan.errors import PlanVersionError, ScheduleError, SpecError
 from moeplan.plan import SCHEMA, SCHEMA_VERSION, Plan, digest_of
 from moeplan.plan_rules import EDITED, check
+from moeplan.spec.given import of_type, path_of
 from moeplan.spec.record import convert, read_json, to_json, write_whole
 
 
 def write_plan(plan: Plan, path: Path | str) -> None:
     """Write `plan` to `path`, whole or not at all."""
-    write_whole(Path(path), to_json(plan))
+    of_type(plan, Plan, "plan", right="a Plan, such as optimize(...).best")
+    write_whole(path_of(path, "path"), to_json(plan))
 
 
 def read_plan(path: Path | str) -> Plan:
     """The plan in `path`, checked; SpecError, PlanVersionError or ScheduleError say what is wrong and where."""
-    path = Path(path)
+    path = path_of(path, "path")
     raw = read_json(path)
     _check_version(raw, path)
     plan = convert(_upgraded(raw, path), Plan, where=str(path))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
 
@@ -29,6 +30,8 @@ from moeplan.ranking import mended
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case, check_case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.given import texts, wrong_type
+from moeplan.spec.shipped import calibration_of
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
@@ -46,7 +49,7 @@ def machine_of(case: Case, calibration: Calibration) -> Machine:
 
 def optimize(
     case: Case,
-    calibration: Calibration,
+    calibration: Calibration | str | Path,
     *,
     families: Sequence[str] = (),
     fixed: Fixed = MappingProxyType({}),
@@ -55,10 +58,15 @@ def optimize(
     """The best layout of each of `families` (all by default), always with a colocated baseline.
 
     `fixed` keeps degrees: only layouts that have these values are searched; a baseline that was not asked for, or lacks
-    one of them, is free. `progress` hears the name of each family before it is searched. SpecError for a family or a
-    degree that does not exist.
+    one of them, is free. `calibration` may be the name of one. `progress` hears the name of each family before it is
+    searched. SpecError for a family or a degree that does not exist.
     """
-    case, families = check_case(case), (families,) if isinstance(families, str) else families
+    case, measured = check_case(case), calibration_of(calibration)
+    families = texts(families, "families", BASELINE)
+    if not isinstance(fixed, Mapping):
+        raise wrong_type(fixed, "fixed", 'degrees by name, such as {"pp": 8}')
+    if not callable(progress):
+        raise wrong_type(progress, "progress", "a function of a family's name")
     for family in families:
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
@@ -68,7 +76,7 @@ def optimize(
     if BASELINE not in wanted or not set(fixed) <= set(fields_of(BASELINE)):
         asked = {BASELINE: {}} | asked
     asked = {family: asked[family] for family in FAMILIES if family in asked}
-    machine = machine_of(case, calibration)
+    machine = machine_of(case, measured)
     found = [one for group in _side_by_side(case, machine, asked, progress) for one in group]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     return Ranking(case, wanted, tuple(_signed(f, machine) for f in found))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import nan
+from operator import index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -16,13 +18,15 @@ from moeplan.optimizer.disaggregate import first_guess, search_disaggregated
 from moeplan.optimizer.search import Search
 from moeplan.planner import machine_of
 from moeplan.spec.calibration import Calibration
-from moeplan.spec.case import Case
+from moeplan.spec.case import Case, check_case
+from moeplan.spec.given import wrong_type
+from moeplan.spec.shipped import calibration_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def split_by_length(case: Case, calibration: Calibration, seq_lens: Iterable[int]) -> pd.DataFrame:
+def split_by_length(case: Case, calibration: Calibration | str | Path, seq_lens: Iterable[int]) -> pd.DataFrame:
     """How the GPUs are best split between attention and FFN, one row per sequence length in tokens.
 
     Tokens per step stay those of `case`: global batch = tokens / length. `attention_gpus` and `ffn_gpus` are those of
@@ -34,10 +38,13 @@ def split_by_length(case: Case, calibration: Calibration, seq_lens: Iterable[int
     """
     import pandas as pd
 
+    check_case(case)
+    if not isinstance(seq_lens, Iterable):
+        raise wrong_type(seq_lens, "seq_lens", "lengths in tokens, such as [4096, 8192]")
     cases = [at_length(case, length) for length in seq_lens]
     if not cases:
         raise SpecError("seq_lens: is empty; give at least one length in tokens, such as 4096")
-    machine = machine_of(case, calibration)
+    machine = machine_of(case, calibration_of(calibration))
     return pd.DataFrame([_split(one, machine) for one in cases])
 
 
@@ -47,9 +54,13 @@ def at_length(case: Case, seq_len: int) -> Case:
     SpecError where they cannot.
     """
     tokens = case.workload.seq_len * case.workload.global_batch
+    try:
+        seq_len = index(seq_len)
+    except TypeError:
+        raise wrong_type(seq_len, "seq_lens", "whole numbers of tokens, such as 4096") from None
     if seq_len < 1 or tokens % seq_len:
         raise SpecError(f"seq_lens: {seq_len} does not divide {tokens} tokens per step; take one of its divisors")
-    workload = structs.replace(case.workload, seq_len=int(seq_len), global_batch=int(tokens // seq_len))
+    workload = structs.replace(case.workload, seq_len=seq_len, global_batch=tokens // seq_len)
     return structs.replace(case, workload=workload)
 
 

@@ -104,7 +104,6 @@ def test_a_quantised_checkpoint_is_trained_in_the_workloads_type(make_case):
         ("memory.zero=3", Colocated(dp=8), ""),
         ("memory.zero=3", Colocated(pp=2, dp=4), ""),
         ("memory.offload=0.5", Colocated(dp=8), ""),
-        ("memory.mtp=true", Colocated(dp=8), ""),
     ],
 )
 def test_what_the_simulated_step_leaves_out_is_told_where_it_matters(setting, layout, told, make_case):

@@ -16,7 +16,7 @@ from moeplan.resources.memory import State, static_bytes
 from moeplan.resources.parameters import total_parameters
 from moeplan.spec.model import moe_layers
 from moeplan.spec.override import override
-from moeplan.spec.shipped import load_calibration, shipped
+from moeplan.spec.shipped import load_calibration, load_model, shipped
 from moeplan.spec.workload import Memory
 
 LAYOUTS = {
@@ -282,7 +282,8 @@ def test_modules_computed_again_are_not_kept(wide, make_case):
 
 @pytest.mark.parametrize("model", shipped("model"))
 def test_every_model_that_ships_has_a_closed_form_whose_parts_add_up(model, make_case):
-    case = override(make_case(8, model=model, seq_len=4096, global_batch=64), ["memory.mtp=true"])
+    further = load_model(model).mtp_layers > 0
+    case = make_case(8, model=model, seq_len=4096, global_batch=64, memory=Memory(mtp=further))
     layout = Colocated(tp=2, pp=2, dp=2, ep=2 if case.model.experts else 1)
     closed = closed_form(case, load_calibration("h800"), layout)
     parts = closed_dict(closed)["parts"]

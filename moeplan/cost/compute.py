@@ -12,11 +12,9 @@ from moeplan.errors import SpecError
 from moeplan.resources.work import Compute
 from moeplan.spec.calibration import Attention, Calibration, Constants, Like, Sizes, Surface
 from moeplan.spec.cluster import Gpu
-from moeplan.spec.execution import Execution
+from moeplan.spec.execution import PEAKS, Execution
 
 _TRUST = ("measured", "interpolated", "roofline", "assumed")
-PEAKS = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
-"""Whose peak an element type's share is of, where it is not its own."""
 BELOW = {"m": 0.6, "n": 0.4, "k": 0.4}
 """Exponents of size over the first point, below it: few rows, columns or a short inner width keep fewer units busy
 (assumed; they agree with published training runs)."""

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from moeplan.errors import SpecError
+from moeplan.spec.given import of_type
 from moeplan.spec.model import Count, Size
 from moeplan.spec.record import Record
 from moeplan.units import Bytes, BytesPerS, FlopPerS, Seconds
@@ -165,6 +166,8 @@ def first_gpus(cluster: ClusterSpec, count: int) -> ClusterSpec:
     A part of a node keeps ceil(count * nics / gpus) NICs, those that its GPUs used; on one node they carry nothing.
     SpecError where `count` is neither, or more than the cluster has, or the GPUs that are left are not joined.
     """
+    of_type(cluster, ClusterSpec, "cluster", right="a ClusterSpec, as load_cluster(...) gives")
+    of_type(count, int, "count", right="a whole number of GPUs")
     gpus, total = cluster.node.gpus, num_ranks(cluster)
     if 1 <= count < gpus:
         return msgspec.structs.replace(cluster, nodes=1, node=_part(cluster.name, cluster.node, count))

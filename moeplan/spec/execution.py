@@ -12,6 +12,9 @@ from moeplan.spec.record import Record
 Linear = Literal["same", "fp8", "fp8_block", "mxfp8", "nvfp4"]
 Hidden = Literal["tensor", "expert", "context", "gradients", "parameters"]
 
+PEAKS = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""Whose peak an element type's share is of, where it is not its own."""
+
 
 class Execution(Record):
     """What of a step is neither model nor layout: element types of kernels, their fusion, and what runs at once."""

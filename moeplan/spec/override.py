@@ -6,7 +6,8 @@ import tomllib
 from collections.abc import Sequence
 
 from moeplan.errors import SpecError
-from moeplan.spec.case import Case, check_case
+from moeplan.spec.case import Case, check_case, check_kinds
+from moeplan.spec.given import texts
 from moeplan.spec.record import Plain, convert, to_plain
 
 _FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
@@ -16,12 +17,12 @@ _FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
 def override(case: Case, settings: Sequence[str]) -> Case:
     """`case` with `settings` such as "model.top_k=4" or "cluster.node.nic=200 Gbit/s" applied in order, checked again.
 
-    A list may be written with commas alone: "execution.hidden=tensor,expert". SpecError for a setting that is not
-    path=value, an unknown path (with the fields there are), a value of the wrong type or unit, and numbers that no
-    longer go together.
+    A list may be written with commas alone, "execution.hidden=tensor,expert"; none or nothing empties it. SpecError for
+    a setting that is not path=value, an unknown path (with the fields there are), a value of the wrong type or unit,
+    and numbers that no longer go together.
     """
-    settings = (settings,) if isinstance(settings, str) else settings
-    plain = to_plain(case)
+    settings = texts(settings, "settings", "model.top_k=4")
+    plain = to_plain(check_kinds(case))
     for setting in settings:
         path, value = _parse(setting)
         _assign(plain, path, value)
@@ -60,7 +61,12 @@ def _assign(plain: dict[str, Plain], path: str, value: Plain) -> None:
     if seen not in _FREE_KEYS:
         _child(table, last, seen, path, table_wanted=False)
     several = isinstance(table.get(last), list | tuple) and isinstance(value, str)
-    table[last] = [_value(part.strip()) for part in value.split(",") if part.strip()] if several else value
+    table[last] = _list(value) if several else value
+
+
+def _list(text: str) -> list[Plain]:
+    """What stands between the commas of `text`; nothing in none."""
+    return [] if text == "none" else [_value(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def _child(table: dict[str, Plain], key: str, seen: str, path: str, *, table_wanted: bool = True) -> Plain:

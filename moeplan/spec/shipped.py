@@ -13,9 +13,10 @@ from msgspec import structs
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration, check_calibration
 from moeplan.spec.cluster import ClusterSpec, check_cluster
+from moeplan.spec.given import of_type, path_of
 from moeplan.spec.huggingface import read_config
 from moeplan.spec.model import ModelSpec, check_model
-from moeplan.spec.record import convert, read_toml
+from moeplan.spec.record import convert, read_toml, validated
 
 T = TypeVar("T")
 Kind = Literal["model", "cluster", "calibration"]
@@ -32,7 +33,7 @@ def load_model(text: str | Path) -> ModelSpec:
 
     A shipped name wins over a file. SpecError says what is wrong in the file, or lists the shipped names.
     """
-    text = str(text)
+    text = _text(text, "model")
     if text not in _files("model") and (text.endswith(".json") or os.path.isdir(text)):
         return _known(read_config(Path(text)))
     return check_model(_load(text, "model", ModelSpec))
@@ -52,12 +53,27 @@ def _known(model: ModelSpec) -> ModelSpec:
 
 def load_cluster(text: str | Path) -> ClusterSpec:
     """The cluster that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
-    return check_cluster(_load(str(text), "cluster", ClusterSpec))
+    return check_cluster(_load(_text(text, "cluster"), "cluster", ClusterSpec))
 
 
 def load_calibration(text: str | Path) -> Calibration:
     """The calibration that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
-    return check_calibration(_load(str(text), "calibration", Calibration))
+    return check_calibration(_load(_text(text, "calibration"), "calibration", Calibration))
+
+
+def calibration_of(given: Calibration | str | Path) -> Calibration:
+    """`given`, or the calibration that it names; SpecError where it breaks the rules of a file."""
+    if isinstance(given, str | Path):
+        return load_calibration(given)
+    kind = of_type(
+        given, Calibration, "calibration", right="a Calibration, as load_calibration(...) gives, or its name"
+    )
+    return check_calibration(validated(kind, "calibration"))
+
+
+def _text(given: object, kind: Kind) -> str:
+    """What names something: text or a path; SpecError for anything else."""
+    return str(path_of(given, kind)) if not isinstance(given, str) else given
 
 
 def _load(text: str, kind: Kind, record: type[T]) -> T:

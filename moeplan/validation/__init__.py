@@ -6,7 +6,7 @@ hidden behind anything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 from moeplan.calibrate.constants import fit
 from moeplan.errors import SpecError
 from moeplan.resources.parameters import total_parameters
+from moeplan.spec.given import path_of, wrong_type
 from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.shipped import load_model, shipped
@@ -40,6 +41,15 @@ R = TypeVar("R", Collective, Gemm, Layer, Run)
 class Tables(NamedTuple):
     """Files with measurements; None is no such table."""
 
+    runs: Path | str | None = None
+    collectives: Path | str | None = None
+    gemm: Path | str | None = None
+    layers: Path | str | None = None
+
+
+class Files(NamedTuple):
+    """`Tables` whose names are paths."""
+
     runs: Path | None = None
     collectives: Path | None = None
     gemm: Path | None = None
@@ -55,21 +65,25 @@ class Counted(Record):
     source: str = ""
 
 
-def published() -> Tables:
+def published() -> Files:
     """The tables that ship."""
-    return Tables(*(PUBLISHED / f"{name}.csv" for name in Tables._fields))
+    return Files(*(PUBLISHED / f"{name}.csv" for name in Files._fields))
 
 
-def validate(tables: Tables | None = None, names: Path | None = None) -> Validation:
+def validate(
+    tables: Tables | Files | None = None, names: Path | str | None = None, **files: Path | str | None
+) -> Validation:
     """Every row of `tables` (those that ship by default) predicted and compared.
 
-    `names` says what models and machines are called, beside the names that ship. Parameter counts of shipped models
-    are compared with the tables that ship only, and only there products are left for fits, pairs are told and figures
-    are known to disagree. What sources do without saying so counts for rows with the prefix and the source of a
-    published one. SpecError with the file and the row for a table that cannot be read, or a name that nobody explains.
+    `files` may name them one by one, as `moeplan validate` does: runs, collectives, gemm, layers. `names` says what
+    models and machines are called, beside the names that ship. Parameter counts of shipped models are compared with the
+    tables that ship only, and only there products are left for fits, pairs are told and figures are known to disagree.
+    What sources do without saying so counts for rows with the prefix and the source of a published one. SpecError with
+    the file and the row for a table that cannot be read, or a name that nobody explains.
     """
-    given = published() if tables is None else tables
-    known = Names([PUBLISHED / "names.csv", *([names] if names else [])])
+    own = _files(tables, files)
+    given = own or published()
+    known = Names([PUBLISHED / "names.csv", *([path_of(names, "names")] if names is not None else [])])
     jobs = read_table(given.runs, Run) if given.runs else []
     runs = _runs(known, jobs, shipped_table=_ships(given.runs))
     products = read_table(given.gemm, Gemm) if given.gemm else []
@@ -80,7 +94,7 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
     results = [
         *compared,
         *without_constants(steps),
-        *(left_out(steps, constants) if tables is None else ()),
+        *(left_out(steps, constants) if own is None else ()),
         *_results(given.gemm, ours, lambda row: [_attempt(row.id, "gemm", lambda: predict_gemm(row, known))]),
         *_each(
             given.collectives,
@@ -88,7 +102,7 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
             lambda row: [_attempt(row.id, "collectives", lambda: predict_collective(row, known))],
         ),
         *_each(given.layers, Layer, lambda row: [_attempt(row.id, "layers", lambda: predict_layer(row, known))]),
-        *(_parameters(PUBLISHED / "parameters.csv") if tables is None else ()),
+        *(_parameters(PUBLISHED / "parameters.csv") if own is None else ()),
     ]
     tokens = {run.id: global_batch(run) * seq_len(run) / run.gpus for run in jobs}
     known_pairs = read_pairs(PUBLISHED / "pairs.csv") if _ships(given.runs) else []
@@ -97,6 +111,21 @@ def validate(tables: Tables | None = None, names: Path | None = None) -> Validat
         tuple(ratios(known_pairs, found.outcomes, tokens, measure)) for measure in ("step_time", "step_time_left_out")
     )
     return found._replace(pairs=told, pairs_left_out=unseen, constants=fitted(constants))
+
+
+def _files(tables: Tables | Files | None, files: Mapping[str, Path | str | None]) -> Files | None:
+    """The files that were given one way or the other; None where none was."""
+    if unknown := sorted(files.keys() - set(Files._fields)):
+        raise SpecError(f"{unknown[0]}: is no table; there are {', '.join(Files._fields)}")
+    if tables is not None and not isinstance(tables, Tables | Files):
+        raise wrong_type(
+            tables, "tables", "Tables(runs=...); a file alone is runs=..., collectives=..., gemm=... or layers=..."
+        )
+    named = {name: file for name, file in files.items() if file is not None}
+    if tables is not None and named:
+        raise SpecError(f"{next(iter(named))}: tables were given too; right is either")
+    given = named if tables is None else {name: file for name, file in tables._asdict().items() if file is not None}
+    return Files(**{name: path_of(file, name) for name, file in given.items()}) if given or tables is not None else None
 
 
 def _ships(path: Path | None) -> bool:

@@ -53,6 +53,7 @@ def test_values_of_every_root() -> None:
         ("tensor, expert", ("tensor", "expert")),
         ('["expert"]', ("expert",)),
         ("", ()),
+        ("none", ()),
         ("[]", ()),
     ],
 )
