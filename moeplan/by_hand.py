@@ -91,7 +91,7 @@ def _piper(case: Case, given: ByHand) -> Piper:
 def _colocated(case: Case, given: ByHand) -> Colocated:
     tp, cp, pp, ep = given.tp or 1, given.cp or 1, given.pp or 1, given.ep or 1
     etp, world = given.etp or (tp if moe_layers(case.model) else 1), num_ranks(case.cluster)
-    if world % (etp * ep * pp):
+    if moe_layers(case.model) and world % (etp * ep * pp):
         unsaid = " (etp was not given and is tp)" if given.etp is None and tp > 1 else ""
         raise SpecError(f"layout: etp {etp} * ep {ep} * pp {pp} = {etp * ep * pp} does not divide {world} GPUs{unsaid}")
     return Colocated(
@@ -121,8 +121,9 @@ def _left(case: Case, **degrees: int) -> int:
 def as_options(plan: Plan) -> str:
     """The options of `moeplan estimate` that give the layout of `plan`, its recompute rule and its schedule."""
     family, rule = str(plan.layout.__struct_config__.tag), plan.recompute
-    words = [("" if word.isdecimal() or "," in word else "--") + word for word in describe(plan.layout).split()]
-    degrees = " ".join(words) if describe(plan.layout) != "one rank" else ""
+    told = describe(plan.layout, plan.case.model)
+    words = [("" if word.isdecimal() or "," in word else "--") + word for word in told.split()]
+    degrees = " ".join(words) if told != "one rank" else ""
     options = f"--family {family} {degrees} --recompute {rule_text(rule)} --schedule {plan.schedule.name}"
     return " ".join(options.split())
 

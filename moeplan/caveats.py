@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from moeplan.batch import Batch
+from moeplan.cost.compute import like_of, peak_flop_per_s
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.plan import Plan, world_size
+from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.execution import PEAKS
 from moeplan.spec.model import ModelSpec
 
 GIB = 1024**3
@@ -88,19 +92,42 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 
 def cautions(plan: Plan) -> tuple[str, ...]:
     """`warnings_of` without whether it fits and what is not simulated."""
-    positions, dealt = len(plan.graph.positions), plan.batch
+    positions = len(plan.graph.positions)
     used, given = world_size(plan), num_ranks(plan.case.cluster)
+    idle = (f"{used} of {given} GPUs are used",) if used < given else ()
+    excess = mfu_warning(plan.case, plan.predictions.mfu)
+    dealt = batch_warnings(plan.batch, positions)
+    return (*case_warnings(plan.case, positions), *filter(None, (excess,)), *dealt, *idle)
+
+
+def batch_warnings(dealt: Batch, positions: int) -> tuple[str, ...]:
+    """What of `dealt` leaves ranks or pipeline positions without work for a time."""
+    last = dealt.global_batch % (dealt.micro_batch * dealt.shards)
+    without = (
+        f"; {dealt.shards - last} of {dealt.shards} data-parallel ranks have none of it" if last < dealt.shards else ""
+    )
     told = {
         f"{dealt.microbatches} micro-batches for {positions} pipeline positions: they wait for each other": (
             dealt.microbatches < positions
         ),
         f"the last micro-batch is short: {dealt.global_batch} sequences are not a multiple of"
-        f" {dealt.micro_batch} * {dealt.shards}": dealt.global_batch % (dealt.micro_batch * dealt.shards) != 0,
-        f"{used} of {given} GPUs are used": used < given,
+        f" {dealt.micro_batch} * {dealt.shards}{without}": last != 0,
         f"{dealt.global_batch} sequences for {dealt.shards} data-parallel ranks: some have none": (
             dealt.global_batch < dealt.shards
         ),
     }
-    further = tuple(text for text, true in told.items() if true)
-    excess = mfu_warning(plan.case, plan.predictions.mfu)
-    return (*case_warnings(plan.case, positions), *filter(None, (excess,)), *further)
+    return tuple(text for text, true in told.items() if true)
+
+
+def assumed_rates(case: Case, calibration: Calibration) -> tuple[str, ...]:
+    """Whose rates linear layers take, and of which peak, where nobody measured their element type on such a GPU."""
+    linear = case.execution.linear
+    like = like_of(calibration, linear)
+    known = [calibration.gemm[name].source if name in calibration.gemm else "assumed" for name in like.of]
+    if linear == "same" or "assumed" not in (like.source, *known):
+        return ()
+    shares = " or ".join(dict.fromkeys(name if name in calibration.gemm else "bf16" for name in like.of))
+    peaks = {PEAKS.get(name, name): peak_flop_per_s(case.cluster.gpu, name) / 1e12 for name in like.of}
+    of = " and ".join(f"{peak:.5g} TFLOP/s in {name}" for name, peak in peaks.items())
+    times = f"{like.times:g} times " if like.times != 1 else ""
+    return (f"execution.linear {linear}: rates assumed: {times}the share that {shares} reach, of a dense peak of {of}",)

@@ -9,7 +9,7 @@ from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.forecast import Forecast, forecast
 from moeplan.analytic.form import form
 from moeplan.by_hand import question
-from moeplan.caveats import case_warnings
+from moeplan.caveats import assumed_rates, batch_warnings, case_warnings
 from moeplan.cost.pricing import Machine, Pricing
 from moeplan.draft import dealt
 from moeplan.errors import MoeplanError, SpecError
@@ -47,6 +47,10 @@ MEANING = {
 """What the seconds of a part are spent on."""
 GIB = 1024**3
 UNITS = {"gib": GIB, "gb": 1e9}
+SIMULATED_TITLE = (
+    "simulated: low s to high s should hold nine of ten steps; operations in the schedule's order, links shared, no"
+    " stragglers"
+)
 PEAKS_TITLE = "HBM of one rank in closed form (GiB = 2^30 bytes, GB = 10^9); fits: no more than `memory.usable` allows"
 
 
@@ -92,7 +96,12 @@ def closed_estimate(
     except MoeplanError as error:
         note = f"{note}; no memory: {error}"
     short = max(((row["peak_gib"] - row["usable_gib"]) * GIB for row in positions), default=0.0)
-    warnings = (*case_warnings(case, layout.pp), *([short_note(short)] if short > 0 else []))
+    warnings = (
+        *case_warnings(case, layout.pp),
+        *batch_warnings(dealt(case, layout, stages(case, layout)), layout.pp),
+        *assumed_rates(case, calibration),
+        *([short_note(short)] if short > 0 else []),
+    )
     return ClosedEstimate(schedule, step, positions, note, warnings)
 
 
@@ -167,8 +176,11 @@ def closed_dict(told: Forecast | None) -> dict[str, Any] | None:
 
 
 def closed_title(told: Forecast) -> str:
-    """The step and its interval in one line."""
-    return f"closed form: {told.step_s:.4g} s; nine of ten steps between {told.low_s:.4g} and {told.high_s:.4g} s"
+    """The step and its interval in one line, and why it is not the simulated one."""
+    return (
+        f"closed form: {told.step_s:.4g} s; nine of ten steps between {told.low_s:.4g} and {told.high_s:.4g} s; a sum"
+        " without the order of operations, with stragglers and what lies between two steps"
+    )
 
 
 def check_order(schedule: str, family: str, orders: tuple[str, ...]) -> None:

@@ -11,13 +11,13 @@ from msgspec import structs
 from moeplan.analytic.forecast import Forecast
 from moeplan.analytic.spread import interval, sure
 from moeplan.by_hand import question, rule_text
-from moeplan.caveats import ASSUMPTIONS, cautions, mfu_basis, not_simulated, warnings_of
-from moeplan.closed import check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
+from moeplan.caveats import ASSUMPTIONS, assumed_rates, fit_warning, mfu_basis, warnings_of
+from moeplan.closed import SIMULATED_TITLE, check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
 from moeplan.cost.durations import Machine, loads, predict
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Layout, Recompute
-from moeplan.layouts import FAMILIES, RECORDS
+from moeplan.layouts import FAMILIES, RECORDS, family_of
 from moeplan.optimizer.candidate import MOST_ACTIONS, describe
 from moeplan.optimizer.evaluate import predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
@@ -38,6 +38,7 @@ from moeplan.simulate import Timeline, metrics
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.execution import Execution
+from moeplan.spec.model import moe_layers
 from moeplan.spec.record import Record
 from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, cell, html_lines, html_table
@@ -124,7 +125,17 @@ class Estimate(NamedTuple):
     def notes(self) -> tuple[str, ...]:
         """What stands below the tables: what a user should know, what is not simulated, and how much is short."""
         short = (short_note(self.short_bytes),) if self.short_bytes else ()
-        return (*cautions(self.plan), *not_simulated(self.plan), *short)
+        return (*(text for text in self.plan.warnings if text != fit_warning(self.plan)), *short)
+
+    def __repr__(self) -> str:
+        plan, told = self.plan, self.plan.predictions
+        low_s, high_s = interval(told.step_s, told.spread)
+        fits = short_note(self.short_bytes) if self.short_bytes else "fits"
+        return (
+            f"Estimate({plan.case.model.name} on {plan.case.cluster.name}, {family_of(plan.layout).NAME}"
+            f" {describe(plan.layout, plan.case.model)}: {told.step_s:.4g} s ({low_s:.4g} to {high_s:.4g}),"
+            f" {sum(self.stages[self.worst].bytes) / GIB:.4g} GiB of {usable_bytes(plan.case) / GIB:.4g}, {fits})"
+        )
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per position."""
@@ -135,7 +146,11 @@ class Estimate(NamedTuple):
     def _repr_html_(self) -> str:
         facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(self).items()]
         memory, spent = estimate_tables(self)
-        tables = [html_table(facts), html_table(memory, title=HBM_TITLE), html_table(spent, title=SECONDS_TITLE)]
+        tables = [
+            html_table(facts, title=SIMULATED_TITLE),
+            html_table(memory, title=HBM_TITLE),
+            html_table(spent, title=SECONDS_TITLE),
+        ]
         if self.closed_form is not None:
             tables.append(html_table(closed_rows(self.closed_form), title=closed_title(self.closed_form)))
         return "".join(tables) + html_lines(self.notes)
@@ -169,7 +184,9 @@ def estimate(
     program = lowered(plan, steps)
     timeline = simulate(plan, program)
     plan = sure(structs.replace(plan, predictions=predictions(plan, steps, program, timeline)), machine)
-    plan = signed(structs.replace(plan, assumptions=ASSUMPTIONS, warnings=warnings_of(plan)))
+    plan = signed(
+        structs.replace(plan, assumptions=ASSUMPTIONS, warnings=(*warnings_of(plan), *assumed_rates(case, measured)))
+    )
     kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
     busy = seconds_by_kind(plan, program, timeline)
     stages = [_stage(plan, number, kept[number], busy[number]) for number in range(len(plan.graph.positions))]
@@ -268,7 +285,14 @@ def settings_text(record: Record, usual: Record) -> str:
     """What `record` says other than `usual`, as settings; "as moeplan run" where there is nothing."""
     names = [name for name in record.__struct_fields__ if getattr(record, name) != getattr(usual, name)]
     values = ((name, getattr(record, name)) for name in names)
-    return ", ".join(f"{n}={','.join(v) if isinstance(v, tuple) else v}" for n, v in values) or "as moeplan run"
+    return ", ".join(f"{name}={_spelled(value)}" for name, value in values) or "as moeplan run"
+
+
+def _spelled(value: object) -> str:
+    """`value` as `--set` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_spelled, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def estimate_facts(told: Estimate) -> dict[str, Any]:
@@ -283,9 +307,9 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "counted": counted(model),
         "cluster": plan.case.cluster.name,
         "gpus": world_size(plan),
-        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
+        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout, model)}",
         "data_parallel": plan.batch.shards,
-        "expert_data_parallel": expert_data_parallel(plan),
+        **({"expert_data_parallel": expert_data_parallel(plan)} if moe_layers(model) else {}),
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
         "recompute": rule_text(plan.recompute),

@@ -119,6 +119,11 @@ class Plan(Record):
     warnings: tuple[str, ...] = ()
     provenance: Provenance = Provenance()
 
+    def __repr__(self) -> str:
+        case, told, family = self.case, self.predictions, self.layout.__struct_config__.tag
+        where = f"{case.model.name} on {world_size(self)} GPUs of {case.cluster.name}"
+        return f"Plan({where}, {family}, {self.schedule.name}: {told.step_s:.4g} s)"
+
 
 def world_size(plan: Plan) -> int:
     """Ranks that the plan uses."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from moeplan.analytic.spread import sure
-from moeplan.caveats import ASSUMPTIONS, warnings_of
+from moeplan.caveats import ASSUMPTIONS, assumed_rates, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
@@ -239,7 +239,7 @@ def _signed(found: Found, machine: Machine) -> Found:
         found.best,
         solver=solver,
         assumptions=ASSUMPTIONS,
-        warnings=warnings_of(found.best),
+        warnings=(*warnings_of(found.best), *assumed_rates(found.best.case, machine.calibration)),
     )
     return found._replace(best=signed(sure(plan, machine)))
 
@@ -248,14 +248,15 @@ def winner(ranking: Ranking) -> Plan:
     """The best plan; InfeasibleError says by how much the nearest layout of each family fails."""
     if ranking.best is not None:
         return ranking.best
-    limit, gpus = usable_bytes(ranking.case), num_ranks(ranking.case.cluster)
-    misses = [_miss(found, gpus) for found in ranking.found if found.family in ranking.wanted]
+    limit = usable_bytes(ranking.case)
+    misses = [_miss(found, ranking.case) for found in ranking.found if found.family in ranking.wanted]
     raise InfeasibleError(f"no layout for {limit / GIB:.3g} GiB of usable HBM per GPU; {'; '.join(misses)}")
 
 
-def _miss(found: Found, gpus: int) -> str:
+def _miss(found: Found, case: Case) -> str:
+    gpus = num_ranks(case.cluster)
     if found.mend is not None:
-        return f"{found.family}: nearest is {mended(found.mend)}"
+        return f"{found.family}: nearest is {mended(found.mend, case.model)}"
     if found.pruned:
         return f"{found.family}: {found.pruned[0].reason}"
     return f"{found.family}: no layout on {gpus} GPU{'s' * (gpus > 1)} with the degrees that were set"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moeplan.analytic.spread import interval
 from moeplan.by_hand import as_options
+from moeplan.caveats import batch_warnings
 from moeplan.optimizer.candidate import describe, tell
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.relaxation import Relaxed
@@ -14,6 +15,7 @@ from moeplan.optimizer.search import GAP, Found
 from moeplan.plan import Plan, world_size
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.model import ModelSpec
 from moeplan.tables import Rows, cell, html_lines, html_table
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ class Ranking(NamedTuple):
 
     def _repr_html_(self) -> str:
         lines = html_lines([*layout_lines(self), *ranking_notes(self)])
-        return html_table(ranking_table(self)) + lines + html_table(pruned_rows(self), title=PRUNED_TITLE)
+        table = html_table(ranking_table(self)) if layout_lines(self) else ""
+        return table + lines + html_table(pruned_rows(self), title=PRUNED_TITLE)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{f.family} {f.best.predictions.step_s:.4g} s" if f.best else f.family for f in self.found)
@@ -67,7 +70,7 @@ def ranking_rows(ranking: Ranking) -> Rows:
         row: dict[str, Any] = {"family": found.family, "layout": "-", "fits": plan is not None}
         if plan is not None:
             row |= {
-                "layout": describe(plan.layout),
+                "layout": describe(plan.layout, plan.case.model),
                 "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
                 "schedule": plan.schedule.name,
                 "microbatches": plan.batch.microbatches,
@@ -77,7 +80,7 @@ def ranking_rows(ranking: Ranking) -> Rows:
             }
         elif found.mend is not None:
             miss = found.mend.miss
-            row |= {"layout": describe(miss.candidate.layout), "short_gib": miss.short_bytes / GIB}
+            row |= {"layout": describe(miss.candidate.layout, ranking.case.model), "short_gib": miss.short_bytes / GIB}
         rows.append(row)
     return rows
 
@@ -144,6 +147,8 @@ def prediction_row(plan: Plan) -> dict[str, Any]:
 def ranking_notes(ranking: Ranking) -> list[str]:
     """What stands below the table: peak and assumptions, why the winner wins, and what stands beside it."""
     case = ranking.case
+    if not layout_lines(ranking):
+        return [_nothing(ranking), *(note for found in ranking.found for note in _family_notes(found, case))]
     peak = case.cluster.gpu.peak_flop_per_s.get(case.workload.dtype, 0.0)
     notes = [
         f"MFU against {peak / 1e12:.4g} TFLOP/s dense {case.workload.dtype} of each of {num_ranks(case.cluster)} GPUs,"
@@ -155,14 +160,29 @@ def ranking_notes(ranking: Ranking) -> list[str]:
     if ranking.best is not None and ranking.best is not ranking.found[0].best:
         notes.append(f"the plan is that of {' or '.join(ranking.wanted)}; colocated stands beside it for comparison")
     for found in ranking.found:
-        notes += _family_notes(found)
+        notes += _family_notes(found, case)
     return notes
 
 
-def _family_notes(found: Found) -> list[str]:
+def _nothing(ranking: Ranking) -> str:
+    """What was tried where nothing fits, and whose miss is the nearest, in one line."""
+    case, families = ranking.case, [found.family for found in ranking.found]
+    tried = sum(found.simulated + sum(p.layouts for p in found.pruned) for found in ranking.found)
+    near = [(f.mend.miss.short_bytes, f.family) for f in ranking.found if f.mend is not None]
+    short = f"; nearest is one of {min(near)[1]}, {min(near)[0] / GIB:.3g} GiB short per GPU" if near else ""
+    return (
+        f"nothing fits: {tried:,} layouts of {', '.join(families)} on {num_ranks(case.cluster)} GPUs with"
+        f" {usable_bytes(case) / GIB:.3g} GiB of HBM usable each (memory.usable {case.memory.usable:g}){short}"
+    )
+
+
+def _family_notes(found: Found, case: Case) -> list[str]:
     notes = []
     if found.best is None and found.mend is None and not found.pruned:
         notes.append(f"{found.family}: no layout has the degrees that were set")
+    if found.best is not None:
+        dealt = batch_warnings(found.best.batch, len(found.best.graph.positions))
+        notes += [f"{found.family}: {warning}" for warning in dealt]
     if found.best is not None and found.relaxed is not None:
         ideal, step_s = found.relaxed, found.best.predictions.step_s
         prices = {"GPU": ideal.gpu_price_s, "NIC": ideal.nic_price_s}
@@ -173,21 +193,22 @@ def _family_notes(found: Found) -> list[str]:
             f" {step_s / ideal.seconds:.2f}x as long){f'; there {worth}' if worth else ''}"
         )
     if found.best is not None and found.uncopied is not None:
+        mesh = describe(found.uncopied.layout, case.model)
         alone, copied = found.uncopied.predictions.step_s, found.best.predictions.step_s
         notes.append(
-            f"{found.family}: the paper's own mesh (dp 1), {describe(found.uncopied.layout)}, takes {alone:.4g} s;"
+            f"{found.family}: the paper's own mesh (dp 1), {mesh}, takes {alone:.4g} s;"
             f" copies (dp {found.best.layout.dp}) make the step {alone / copied:.2f}x as fast"
         )
     if found.mend is not None:
         fate = "nothing fits; nearest is" if found.best is None else "would be faster, but does not fit:"
-        notes.append(f"{found.family}: {fate} {mended(found.mend)}")
+        notes.append(f"{found.family}: {fate} {mended(found.mend, case.model)}")
     return notes
 
 
-def mended(mend: Mend) -> str:
+def mended(mend: Mend, model: ModelSpec) -> str:
     """A layout that does not fit, by how much, and what would make it fit, in one line."""
     seconds = f" (at least {mend.miss.bound_s:.4g} s)" if mend.miss.bound_s < float("inf") else ""
-    short = f"{tell(mend.miss.candidate)}{seconds}, {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
+    short = f"{tell(mend.miss.candidate, model)}{seconds}, {mend.miss.short_bytes / GIB:.3g} GiB short per GPU"
     return f"{short}; it fits with {', or '.join(mend.changes)}" if mend.changes else short
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from moeplan.caveats import mfu_basis
-from moeplan.closed import PEAKS_TITLE, ClosedEstimate, closed_rows, closed_title
-from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
+from moeplan.closed import PEAKS_TITLE, SIMULATED_TITLE, ClosedEstimate, closed_rows, closed_title
+from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables, settings_text
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan, world_size
@@ -18,7 +18,9 @@ from moeplan.ranking import PRUNED_TITLE, Ranking, layout_lines, prediction_row,
 from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import ModelSpec, has_ffn, is_dense
+from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
 
@@ -32,10 +34,13 @@ FILE_WIDTH = 240
 
 
 def print_ranking(ranking: Ranking, out: TextIO) -> None:
-    """The ranked table, the layout of each row, and the notes."""
-    print_table(ranking_table(ranking), out)
-    print("as options of moeplan estimate:", *layout_lines(ranking), "", *ranking_notes(ranking), sep="\n", file=out)
-    print_table(pruned_rows(ranking), out, title=PRUNED_TITLE)
+    """The ranked table and the layout of each row, where something fits, the notes, and what was not simulated."""
+    if layouts := layout_lines(ranking):
+        print_table(ranking_table(ranking), out)
+        print("as options of moeplan estimate:", *layouts, "", sep="\n", file=out)
+    print(*ranking_notes(ranking), sep="\n", file=out)
+    if pruned := pruned_rows(ranking):
+        print_table(pruned, out, title=PRUNED_TITLE)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
@@ -53,12 +58,14 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "seq_len": workload.seq_len,
         "global_batch": workload.global_batch,
         "dtype": workload.dtype,
-        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout)}",
+        "layout": f"{plan.layout.__struct_config__.tag} {describe(plan.layout, model)}",
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
         "recompute": ", ".join(
             [f"attention {plan.recompute.attention}", f"ffn {plan.recompute.ffn}", *plan.recompute.modules]
         ),
+        "execution": settings_text(plan.case.execution, Execution()),
+        "memory": settings_text(plan.case.memory, Memory()),
         **prediction_row(plan),
         "peak_flop_per_s": told.peak_flop_per_s,
         "mfu_of": mfu_basis(plan.case, told.peak_flop_per_s),
@@ -86,7 +93,8 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
 
 def print_estimate(told: Estimate, out: TextIO) -> None:
     """The step, then per position memory and seconds, then the closed form; the fullest position is marked with *."""
-    print_table([{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()], out)
+    facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()]
+    print_table(facts, out, title=SIMULATED_TITLE)
     memory, spent = estimate_tables(told)
     print_table(memory, out, title=HBM_TITLE)
     print_table(spent, out, title=SECONDS_TITLE)

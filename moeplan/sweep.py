@@ -84,7 +84,7 @@ def _best(case: Case, machine: Machine) -> dict[str, Any]:
     layout = plan.layout
     return {
         "fits": True,
-        "layout": describe(layout),
+        "layout": describe(layout, case.model),
         "recompute": f"{plan.recompute.attention}/{plan.recompute.ffn}",
         "attention_gpus": float(layout.attention_gpus * layout.dp),
         "ffn_gpus": float(layout.ffn_gpus * layout.dp),

@@ -1,20 +1,33 @@
 """What a user is told beside the numbers: which peak and FLOP an MFU takes, and what a checkpoint's type means."""
 
+import re
 from html import escape
 from io import StringIO
 
 import pytest
 from msgspec import structs
 
-from moeplan.caveats import fit_warning, mfu_basis, mfu_warning, not_simulated, quantised_note, warnings_of
-from moeplan.closed import short_note
+from moeplan.batch import batch, sequences
+from moeplan.caveats import (
+    assumed_rates,
+    batch_warnings,
+    fit_warning,
+    mfu_basis,
+    mfu_warning,
+    not_simulated,
+    quantised_note,
+    warnings_of,
+)
+from moeplan.closed import closed_estimate, short_note
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.draft import draft
 from moeplan.errors import SpecError
 from moeplan.estimator import estimate, estimate_facts
 from moeplan.layout import Colocated
+from moeplan.planner import optimize
 from moeplan.report import plan_facts, print_estimate
 from moeplan.resources.parameters import total_parameters
+from moeplan.spec.cluster import first_gpus
 from moeplan.spec.override import override
 from moeplan.spec.shipped import load_calibration, load_cluster, load_model, shipped
 from moeplan.units import FlopPerS
@@ -118,6 +131,62 @@ def test_modules_of_further_tokens_take_seconds_in_the_closed_form_alone(make_ca
     case = override(make_case(8, model="deepseek-v3"), ["memory.mtp=true"])
     (noted,) = not_simulated(draft(case, Colocated(dp=8, ep=8), schedule="1f1b"))
     assert noted.startswith("memory.mtp: forwards and backwards of further tokens")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "linear", "told"),
+    [
+        ("h800-16x8", "mxfp8", "the share that fp8_block reach, of a dense peak of 1979 TFLOP/s in fp8"),
+        ("mi300x", "fp8", "the share that bf16 reach, of a dense peak of 2614.9 TFLOP/s in fp8"),
+        ("mi355x", "nvfp4", "the share that bf16 reach, of a dense peak of 10066 TFLOP/s in fp4"),
+        ("dgx-b200", "nvfp4", "times the share that fp8 or fp8_block reach, of a dense peak of 4500 TFLOP/s in fp8"),
+        ("h800-16x8", "fp8_block", ""),
+        ("mi300x", "same", ""),
+    ],
+)
+def test_rates_that_nobody_measured_are_told_with_the_peak_they_are_of(cluster, linear, told, make_case):
+    machine = load_cluster(cluster)
+    case = override(structs.replace(make_case(8), cluster=first_gpus(machine, 8)), [f"execution.linear={linear}"])
+    calibration = load_calibration(machine.calibration)
+    noted = assumed_rates(case, calibration)
+    assert len(noted) == bool(told)
+    assert all(text.startswith(f"execution.linear {linear}: rates assumed: ") and text.endswith(told) for text in noted)
+    assert set(noted) <= set(estimate(case, calibration, Colocated(dp=8)).notes)
+    assert set(noted) <= set(optimize(case, calibration, families="colocated").best.warnings)
+    closed = closed_estimate(case, calibration, Colocated(dp=4, pp=2), schedule="zb-h1")
+    assert set(noted) <= set(closed.warnings)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "shards", "told"),
+    [
+        (16, 2, 4, []),
+        (15, 2, 4, [r"the last micro-batch is short: 15 sequences are not a multiple of 2 \* 4"]),
+        (10, 2, 4, ["the last micro-batch is short: 10 .* 2 \\* 4; 2 of 4 data-parallel ranks have none of it"]),
+        (3, 1, 4, ["the last .*; 1 of 4 data-parallel ranks have none of it", "3 sequences for 4 .*: some have none"]),
+    ],
+)
+def test_sequences_that_do_not_divide_are_told(global_batch, micro_batch, shards, told, make_case):
+    dealt = batch(global_batch, micro_batch, shards)
+    noted = batch_warnings(dealt, 1)
+    assert len(noted) == len(told)
+    assert all(re.fullmatch(pattern, text) for pattern, text in zip(told, noted, strict=True))
+    idle = sum(not sequences(dealt, dealt.microbatches - 1, shard) for shard in range(shards))
+    assert all((f"; {idle} of {shards}" in text) == (idle > 0) for text in noted[:1])
+    case, layout = make_case(shards, global_batch=global_batch), Colocated(dp=shards, micro_batch=micro_batch)
+    assert set(noted) <= set(estimate(case, load_calibration("h800"), layout).notes)
+    assert set(noted) <= set(closed_estimate(case, load_calibration("h800"), layout, schedule="zb-h1").warnings)
+
+
+def test_a_plan_shows_the_settings_it_was_made_with(make_case):
+    settings = ["execution.hidden=expert,tensor", "execution.flash_attention=false", "execution.kernels=fused"]
+    case = override(make_case(8), [*settings, "memory.communicator=600 MB", "memory.zero=2"])
+    facts = plan_facts(estimate(case, load_calibration("h800"), Colocated(dp=8)).plan)
+    for root in ("execution", "memory"):
+        told = [f"{root}.{setting}" for setting in re.split(r", (?=\w+=)", facts[root])]
+        assert getattr(override(make_case(8), told), root) == getattr(case, root)
+    usual = plan_facts(estimate(make_case(8), load_calibration("h800"), Colocated(dp=8)).plan)
+    assert usual["execution"] == usual["memory"] == "as moeplan run"
 
 
 def test_plain_checkpoints_have_no_note():

@@ -1,18 +1,23 @@
 """What Jupyter and programs get of a ranking and of an estimate: the rows of the table, and its text as HTML."""
 
 import json
+import re
+from html import escape
 from html.parser import HTMLParser
+from io import StringIO
 
 import pytest
 from msgspec import structs
 from typer.main import get_command
 
-from moeplan.by_hand import ByHand, layout_of, recompute_of, split_of
+from moeplan.by_hand import ByHand, as_options, layout_of, recompute_of, split_of
 from moeplan.cli import app
+from moeplan.closed import SIMULATED_TITLE, closed_title, short_note
 from moeplan.estimator import estimate
 from moeplan.layout import Colocated
 from moeplan.planner import optimize
 from moeplan.ranking import layout_lines, pruned_rows, ranking_notes, ranking_rows, ranking_table, reason
+from moeplan.report import plan_facts, print_estimate, print_ranking
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 from moeplan.tables import cell, html_lines, html_table
@@ -69,7 +74,8 @@ def test_html_is_the_table_and_the_notes(name, request):
     seen = Texts(ranking._repr_html_())
     assert seen.open == []
     pruned = [cell(value, key) for row in pruned_rows(ranking) for key, value in row.items()]
-    assert seen.cells == [value for row in ranking_table(ranking) for value in row.values()] + pruned
+    table = ranking_table(ranking) if layout_lines(ranking) else []
+    assert seen.cells == [value for row in table for value in row.values()] + pruned
     assert seen.lines == [*layout_lines(ranking), *ranking_notes(ranking)]
 
 
@@ -78,6 +84,73 @@ def test_families_where_nothing_fits_say_by_how_much(nothing_fits):
     assert not frame.fits.any()
     assert (frame.short_gib > 0).all()
     assert layout_lines(nothing_fits) == []
+
+
+def test_where_nothing_fits_one_line_says_what_was_tried_and_no_table_is_empty(nothing_fits):
+    out = StringIO()
+    print_ranking(nothing_fits, out)
+    told = out.getvalue()
+    assert "as options of" not in told
+    first, near = ranking_notes(nothing_fits)[0], min(f.mend.miss.short_bytes for f in nothing_fits.found if f.mend)
+    tried = sum(pruned.layouts for found in nothing_fits.found for pruned in found.pruned)
+    assert first.startswith(f"nothing fits: {tried:,} layouts of colocated, disaggregated, piper on 4 GPUs")
+    assert first.endswith(f"{near / 2**30:.3g} GiB short per GPU")
+    assert told.startswith(first)
+    assert json.loads(json.dumps(nothing_fits.to_dict()))["notes"][0] == first
+
+
+def test_nothing_tried_is_no_table_either(make_case):
+    ranking = optimize(make_case(4), load_calibration("h800"), families="piper", fixed={"pp": 1, "vpp": 2})
+    wanted = ranking._replace(found=tuple(f for f in ranking.found if f.best is None))
+    out = StringIO()
+    print_ranking(wanted, out)
+    assert "─" not in out.getvalue()
+    assert "piper: no layout has the degrees that were set" in out.getvalue()
+
+
+def test_sequences_that_do_not_divide_are_told_of_each_family(make_case):
+    ranking = optimize(make_case(4, global_batch=7), load_calibration("h800"), fixed={"dp": 2, "micro_batch": 2})
+    for found in ranking.found:
+        short = f"{found.family}: the last micro-batch is short: 7 sequences are not a multiple of"
+        ragged = found.best is not None and 7 % (found.best.batch.micro_batch * found.best.batch.shards) != 0
+        assert any(note.startswith(short) for note in ranking_notes(ranking)) == ragged
+
+
+def test_models_without_experts_have_no_degrees_of_experts(make_case):
+    case = make_case(4, model="llama-2-7b", memory=Memory(usable=1.0))
+    calibration, layout = load_calibration("h800"), layout_of(case, ByHand(tp=4))
+    told = estimate(case, calibration, layout)
+    assert "expert_data_parallel" not in told.to_dict()
+    ranking = optimize(case, calibration, families="colocated", fixed={"tp": 4})
+    for text in (str(told.to_dict()), str(ranking.to_dict()), as_options(told.plan), str(plan_facts(told.plan))):
+        assert "tp 4" in text
+        assert "etp" not in text
+    assert " etp 1" in str(optimize(make_case(4), calibration, fixed={"tp": 4}).to_dict())
+
+
+def test_results_in_words_are_one_line(make_case):
+    case = make_case(8)
+    told = estimate(case, load_calibration("h800"), Colocated(pp=2, dp=4))
+    step_s = f"{told.plan.predictions.step_s:.4g} s"
+    for one in (told, told.plan):
+        assert str(one) == repr(one)
+        assert {"tiny-moe", "h800-16x8", "colocated"} <= set(re.findall(r"[\w-]+", str(one)))
+        assert step_s in str(one)
+        assert len(str(one)) < 200
+    assert str(told).endswith(", fits)")
+    assert f"{told.closed_form.step_s:.4g} s" in str(told.closed_form)
+    full = estimate(make_case(8, memory=Memory(usable=1e-6)), load_calibration("h800"), Colocated(dp=8))
+    assert str(full).endswith(f"{short_note(full.short_bytes)})")
+
+
+def test_each_of_two_intervals_says_whose_it_is(make_case):
+    told, out = estimate(make_case(8), load_calibration("h800"), Colocated(dp=8)), StringIO()
+    print_estimate(told, out)
+    seen = " ".join(out.getvalue().split())
+    html = told._repr_html_()
+    for title in (SIMULATED_TITLE, closed_title(told.closed_form)):
+        assert title in seen
+        assert escape(title) in html
 
 
 def test_an_estimate_shows_every_position_and_whether_it_fits(make_case):

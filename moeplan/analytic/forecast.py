@@ -20,6 +20,9 @@ class Forecast(NamedTuple):
     parts: tuple[Second, ...]
     """What the seconds are spent on, and where each comes from; they add up to the step."""
 
+    def __repr__(self) -> str:
+        return f"Forecast({self.step_s:.4g} s, nine of ten steps between {self.low_s:.4g} and {self.high_s:.4g} s)"
+
 
 def forecast(form: Form, factors: Floats | None = None) -> Forecast:
     """The step of `form`, between what nine of ten are expected. Left out: what the inputs do not say (`widened`)."""

@@ -69,9 +69,14 @@ def attention_share(attention: Attention, kernel: Compute, *, flash2: bool = Fal
     return most * factor * kernel.sequence / (kernel.sequence + attention.half_sequence)
 
 
+def like_of(calibration: Calibration, element: str) -> Like:
+    """Whose shares price products in `element`: those that `calibration` names, or its own."""
+    return calibration.linear.get(element) or Like(of=(element,), source="measured", note="")
+
+
 def rate(kernel: Compute, gpu: Gpu, calibration: Calibration, element: str) -> tuple[float, str]:
     """FLOP/s of a product in `element`, and where that number came from."""
-    like = calibration.linear.get(element) or Like(of=(element,), source="measured", note="")
+    like = like_of(calibration, element)
     best, sources = 0.0, []
     for name in like.of:
         surface = calibration.gemm.get(name)

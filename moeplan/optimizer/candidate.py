@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from moeplan.layout import Disaggregated, Layout, Mesh, Recompute
 from moeplan.mesh import mesh_of
+from moeplan.spec.model import ModelSpec, moe_layers
 
 RECOMPUTE = tuple(Recompute(attention=a, ffn=f) for a in ("none", "full") for f in ("none", "experts", "full"))
 """All rules, cheapest in time first per side."""
@@ -35,14 +36,16 @@ def key_of(candidate: Candidate) -> tuple[object, ...]:
     return (RECOMPUTE.index(recompute), degrees(candidate.layout), candidate.schedule)
 
 
-def describe(layout: Layout) -> str:
+def describe(layout: Layout, model: ModelSpec) -> str:
     """`pp 8 ep 16 dp 16`: the degrees that are not 1 in one line; NICs follow from GPUs.
 
-    Always there are the GPUs of both sides, and etp beside a tp, which would be its default.
+    Always there are the GPUs of both sides, and etp beside a tp, which would be its default; a model without experts
+    has no such degrees.
     """
     parts = []
     always = ("attention_gpus", "ffn_gpus", *(("etp",) if getattr(layout, "tp", 1) > 1 else ()))
-    for name in layout.__struct_fields__:
+    never = () if moe_layers(model) else ("ep", "etp")
+    for name in (name for name in layout.__struct_fields__ if name not in never):
         value, word = getattr(layout, name), name.replace("_", "-")
         if name == "split":
             parts += [f"pp-split {','.join(map(str, value))}"] if value else []
@@ -53,10 +56,10 @@ def describe(layout: Layout) -> str:
     return " ".join(parts) or "one rank"
 
 
-def tell(candidate: Candidate) -> str:
+def tell(candidate: Candidate, model: ModelSpec) -> str:
     """A candidate in one line: degrees, schedule, and what it computes again."""
     rule = candidate.recompute
-    return f"{describe(candidate.layout)}, {candidate.schedule}, recompute {rule.attention}/{rule.ffn}"
+    return f"{describe(candidate.layout, model)}, {candidate.schedule}, recompute {rule.attention}/{rule.ffn}"
 
 
 def has(layout: Layout, fixed: Mapping[str, object]) -> bool:

@@ -49,7 +49,7 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
     """
     case = search.case
     both = Sides(case, search.machine)
-    ledger = Ledger()
+    ledger = Ledger(case.model)
     seeds: list[tuple[float, Candidate]] = []
     ends: Counter[str] = Counter()
     guess = cache(lambda dp: first_guess(case, search.machine, dp))

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from moeplan.optimizer.candidate import Candidate, tell
+from moeplan.spec.model import ModelSpec
 
 LOOKS = 30
 """Misses that are measured before the nearest of them is taken."""
@@ -33,7 +34,8 @@ class Pruned(NamedTuple):
 class Ledger:
     """Counts what was pruned, by reason, with the first of each as a witness."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ModelSpec) -> None:
+        self.model = model
         self.reasons: dict[str, tuple[int, str]] = {}
         self.misses: list[Miss] = []
 
@@ -42,7 +44,7 @@ class Ledger:
         if short_bytes > 0:
             self.misses.append(Miss(candidate, short_bytes, bound_s))
         count, witness = self.reasons.get(reason, (0, ""))
-        witness = witness or tell(candidate)
+        witness = witness or tell(candidate, self.model)
         self.reasons[reason] = (count + 1, witness)
 
     def nearest(self, measured: Callable[[Miss], Miss | None], faster_than_s: float | None = None) -> Miss | None:

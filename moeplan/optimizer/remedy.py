@@ -82,7 +82,7 @@ def _grown(case: Case, short: Candidate) -> Iterator[str]:
         cluster = structs.replace(case.cluster, nodes=case.cluster.nodes * times)
         for layout in grown(short.layout, times):
             if fits(structs.replace(case, cluster=cluster), short._replace(layout=layout)):
-                yield f"{cluster.nodes} nodes of {cluster.node.gpus} GPUs ({describe(layout)})"
+                yield f"{cluster.nodes} nodes of {cluster.node.gpus} GPUs ({describe(layout, case.model)})"
 
 
 def grown(layout: Layout, times: int) -> Iterator[Layout]:

@@ -69,7 +69,7 @@ class Search:
     def meshes(self, family: str, layouts: Iterable[Mesh]) -> Found:
         """The best mesh of `layouts`."""
         limit = usable_bytes(self.case)
-        ledger = Ledger()
+        ledger = Ledger(self.case.model)
         entries = []
         for layout in layouts:
             mesh = mesh_of(layout)

@@ -85,11 +85,11 @@ def test_a_little_more_of_the_hbm_is_told_where_that_is_enough(make_case):
     assert not fits(structs.replace(case, memory=Memory(usable=0.929)), candidate)
 
 
-def test_the_nearest_is_measured_before_it_is_taken():
+def test_the_nearest_is_measured_before_it_is_taken(make_case):
     """A lower bound of what one is short by does not make it the nearest."""
     layouts = [Candidate(Colocated(dp=n), "1f1b", Recompute()) for n in (1, 2, 3)]
     truth = dict(zip(layouts, (9.0, 5.0, 7.0), strict=True))
-    ledger = Ledger()
+    ledger = Ledger(make_case(1).model)
     for candidate, bound, bound_s in zip(layouts, (1.0, 4.0, 7.0), (1.0, 2.0, 3.0), strict=True):
         ledger.add("does not fit", candidate, bound, bound_s)
 

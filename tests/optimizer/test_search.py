@@ -107,7 +107,7 @@ def test_the_best_of_any_table_is_found_within_the_gap(make_case, costs):
     ]
     search = Table(make_case(1), None, table)
     with mock.patch.object(search.room, "peak_bytes", return_value=0.0):
-        found = search.best_first("colocated", entries, Ledger())
+        found = search.best_first("colocated", entries, Ledger(search.case.model))
     best_s = min(step_s for _, step_s in table.values())
     assert best_s <= found.best.predictions.step_s <= best_s / (1 - GAP)
     beyond = [step_s for bound_s, step_s in table.values() if bound_s < found.best.predictions.step_s * (1 - GAP)]
