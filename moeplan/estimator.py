@@ -21,7 +21,6 @@ from moeplan.layouts import FAMILIES, RECORDS, family_of
 from moeplan.optimizer.candidate import MOST_ACTIONS, describe
 from moeplan.optimizer.evaluate import predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
-from moeplan.program import Op, Program, is_receive
 from moeplan.resources.memory import (
     Beside,
     Live,
@@ -34,12 +33,12 @@ from moeplan.resources.memory import (
 )
 from moeplan.resources.parameters import active_parameters, counted, total_parameters
 from moeplan.schedules import make
-from moeplan.simulate import Timeline, metrics
+from moeplan.simulate.by_kind import ORDER, seconds_by_kind
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.execution import Execution
 from moeplan.spec.model import moe_layers
-from moeplan.spec.record import Record
+from moeplan.spec.override import settings_text
 from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, cell, html_lines, html_table
 from moeplan.topology.graph import build
@@ -228,71 +227,10 @@ def parameters_at(plan: Plan, position: int) -> float:
     return sum(held_parameters(plan.case, graph, replica, position) for replica in mine)
 
 
-ORDER = (
-    *("embedding", "attention", "dense", "experts", "join", "head", "recompute", "tensor_parallel"),
-    *("all_to_all", "m2n_n2m", "send", "gradients", "optimizer", "exposed", "waiting"),
-)
-KINDS = {
-    "dispatch": "all_to_all",
-    "combine": "all_to_all",
-    "m2n": "m2n_n2m",
-    "n2m": "m2n_n2m",
-    "send": "send",
-    "all_reduce": "gradients",
-    "reduce_scatter": "gradients",
-    "all_gather": "gradients",
-    "optimizer": "optimizer",
-}
-"""What the seconds of an operation that computes no piece are called."""
-
-
-def seconds_by_kind(plan: Plan, program: Program, timeline: Timeline) -> list[dict[str, float]]:
-    """Busy seconds of each position by kind, from the simulated step.
-
-    Pieces by their kind, what is computed again as `recompute`; collectives of tensor parallelism inside a piece as
-    `tensor_parallel`. A transfer between two positions counts at its sender.
-    """
-    inside = {(d.kind, d.phase, piece): d.communication_s for d in plan.durations for piece in d.pieces}
-    busy: list[dict[str, float]] = [{} for _ in plan.graph.positions]
-    for op in program.ops:
-        if is_receive(program, op):
-            continue
-        spent = (timeline.end_ns[op.id] - timeline.start_ns[op.id]) / 1e9
-        shared = inside.get((op.kind, "F" if op.phase == "R" else op.phase, op.piece), 0.0)
-        mine = busy[op.position]
-        kind = _kind(plan, op)
-        mine[kind] = mine.get(kind, 0.0) + spent - shared
-        if shared:
-            mine["tensor_parallel"] = mine.get("tensor_parallel", 0.0) + shared
-    for mine, use in zip(busy, metrics(program, timeline).positions, strict=True):
-        mine["exposed"], mine["waiting"] = use.exposed_ns / 1e9, use.bubble_ns / 1e9
-    return busy
-
-
-def _kind(plan: Plan, op: Op) -> str:
-    if op.kind in KINDS:
-        return KINDS[op.kind]
-    return "recompute" if op.phase == "R" else plan.graph.pieces[op.piece].kind
-
-
 def expert_data_parallel(plan: Plan) -> int:
     """Ranks that hold the same experts (EDP)."""
     held = [len(r.groups[0]) for r in plan.graph.replicas if r.parameters == "experts"]
     return held[0] if held else 1
-
-
-def settings_text(record: Record, usual: Record) -> str:
-    """What `record` says other than `usual`, as settings; "as moeplan run" where there is nothing."""
-    names = [name for name in record.__struct_fields__ if getattr(record, name) != getattr(usual, name)]
-    values = ((name, getattr(record, name)) for name in names)
-    return ", ".join(f"{name}={_spelled(value)}" for name, value in values) or "as moeplan run"
-
-
-def _spelled(value: object) -> str:
-    """`value` as `--set` reads it."""
-    if isinstance(value, tuple):
-        return ",".join(map(_spelled, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def estimate_facts(told: Estimate) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from moeplan.caveats import mfu_basis
 from moeplan.closed import PEAKS_TITLE, SIMULATED_TITLE, ClosedEstimate, closed_rows, closed_title
-from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables, settings_text
+from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan, world_size
@@ -20,6 +20,7 @@ from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
 from moeplan.spec.execution import Execution
 from moeplan.spec.model import ModelSpec, has_ffn, is_dense
+from moeplan.spec.override import settings_text
 from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell

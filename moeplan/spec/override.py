@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from moeplan.errors import SpecError
 from moeplan.spec.case import Case, check_case, check_kinds
 from moeplan.spec.given import texts
-from moeplan.spec.record import Plain, convert, to_plain
+from moeplan.spec.record import Plain, Record, convert, to_plain
 
 _FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
 """Tables whose keys are the user's own."""
@@ -76,3 +76,17 @@ def _child(table: dict[str, Plain], key: str, seen: str, path: str, *, table_wan
     if table_wanted and not isinstance(table[key], dict):
         raise SpecError(f"--set {path}: {key!r} has no fields of its own; {known}")
     return table[key]
+
+
+def settings_text(record: Record, usual: Record) -> str:
+    """What `record` says other than `usual`, as settings; "as moeplan run" where there is nothing."""
+    names = [name for name in record.__struct_fields__ if getattr(record, name) != getattr(usual, name)]
+    values = ((name, getattr(record, name)) for name in names)
+    return ", ".join(f"{name}={_spelled(value)}" for name, value in values) or "as moeplan run"
+
+
+def _spelled(value: object) -> str:
+    """`value` as `--set` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_spelled, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
