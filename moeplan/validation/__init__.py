@@ -27,7 +27,7 @@ from moeplan.validation.flop import read_conventions
 from moeplan.validation.kernels import held_out, predict_gemm
 from moeplan.validation.layers import predict_layer
 from moeplan.validation.names import PUBLISHED, Names
-from moeplan.validation.outcome import Outcome, Result, Skip, Skipped, checked
+from moeplan.validation.outcome import Outcome, Result, Skip, checked, skipped
 from moeplan.validation.pairs import ratios, read_pairs
 from moeplan.validation.runs import Runs
 from moeplan.validation.scores import Validation, sorted_out
@@ -162,7 +162,7 @@ def _attempt(number: str, measure: str, predict: Callable[[], Outcome]) -> Resul
     try:
         return predict()
     except Skip as skip:
-        return Skipped(number, measure, str(skip))
+        return skipped(number, measure, skip)
 
 
 def _parameters(path: Path) -> Iterator[Outcome]:

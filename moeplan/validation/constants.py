@@ -69,5 +69,7 @@ def _outcome(one: Timed, measure: str, factors: Floats | None) -> Outcome:
 
 
 def told_with(forms: Forms, factors: Floats | None) -> Forecast:
-    """The step of `forms`, with an interval that holds all that they may be."""
-    return widened(forecast(forms.taken, factors), [forecast(other, factors) for other in forms.others])
+    """The step of `forms`, with an interval that holds all that they may be, each at its scale."""
+    others = [forecast(other, factors) for other in forms.others]
+    scaled = [other._replace(step_s=other.step_s * scale) for other, scale in zip(others, forms.scales, strict=True)]
+    return widened(forecast(forms.taken, factors), scaled)

@@ -60,10 +60,18 @@ class Skipped(NamedTuple):
     id: str
     measure: str
     reason: str
+    """The same for all rows alike."""
+    told: str = ""
+    """The same with the values of this row; empty where the reason says all."""
 
 
 class Skip(Exception):  # noqa: N818 - no error: a row may be left out
-    """A row that cannot be predicted; the text is the reason, the same for all rows alike."""
+    """A row that cannot be predicted: the reason, the same for all rows alike, and the same with the row's values."""
+
+    def __init__(self, reason: str, told: str = "") -> None:
+        """`told` is `reason` where that says all."""
+        super().__init__(reason)
+        self.told = told or reason
 
 
 Result = Outcome | Skipped
@@ -76,7 +84,8 @@ def checked(result: Result) -> Result:
     both = (result.predicted, result.measured)
     if all(0 < value < math.inf for value in both) and 1 / MOST_APART < both[0] / both[1] < MOST_APART:
         return result
-    return Skipped(result.id, result.measure, "predicted or measured is nothing that can be compared")
+    alike = "predicted or measured is nothing that can be compared"
+    return Skipped(result.id, result.measure, alike, f"{alike}: {result.predicted:g} beside {result.measured:g}")
 
 
 def without_numbers(text: str) -> str:
@@ -84,12 +93,22 @@ def without_numbers(text: str) -> str:
     return re.sub(NUMBER, "N", text)
 
 
-def reason(error: MoeplanError) -> str:
-    """What `error` says as the reason of a row: without numbers, and without settings that nobody wrote.
+def plainly(error: MoeplanError) -> str:
+    """What `error` says without settings that nobody wrote.
 
     What follows from a row's words is applied as settings of `--set`, whose errors begin with that option.
     """
-    return without_numbers(re.sub(r"^--set [^:]*: ", "", str(error)))
+    return re.sub(r"^--set [^:]*: ", "", str(error))
+
+
+def reason(error: MoeplanError) -> str:
+    """What `error` says as the reason of a row and of all rows alike: as `plainly`, without numbers."""
+    return without_numbers(plainly(error))
+
+
+def skipped(number: str, measure: str, skip: Skip) -> Skipped:
+    """The row `number` without a prediction of `measure`."""
+    return Skipped(number, measure, str(skip), skip.told)
 
 
 @contextmanager
@@ -98,4 +117,4 @@ def skipping() -> Iterator[None]:
     try:
         yield
     except MoeplanError as error:
-        raise Skip(reason(error)) from None
+        raise Skip(reason(error), plainly(error)) from None

@@ -54,7 +54,7 @@ class Ratio(NamedTuple):
 
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs in `path`; SpecError as `read_table`."""
-    return read_table(path, Pair, optional=("kind",), key=("id_a", "id_b"))
+    return read_table(path, Pair, key=("id_a", "id_b"))
 
 
 def ratios(

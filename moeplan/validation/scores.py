@@ -103,7 +103,9 @@ class Validation(NamedTuple):
             "pairs_left_out": pair_scores(self.pairs_left_out),
             "constants": {name: dict(values) for name, values in self.constants.items()},
             "skipped": reasons(self.skipped),
-            "skipped_ids": [{"id": row.id, "measure": row.measure, "reason": row.reason} for row in self.skipped],
+            "skipped_ids": [
+                {"id": row.id, "measure": row.measure, "reason": row.told or row.reason} for row in self.skipped
+            ],
             "left_for_fits": self.left_for_fits,
         }
 
@@ -279,7 +281,7 @@ def worst_rows(validation: Validation) -> Rows:
 def skipped_ids(validation: Validation) -> Rows:
     """Every measurement without a prediction, for readers of a table of their own."""
     return [
-        {"id": row.id, "measure": row.measure.replace("_", " "), "without_a_prediction": row.reason}
+        {"id": row.id, "measure": row.measure.replace("_", " "), "without_a_prediction": row.told or row.reason}
         for row in validation.skipped
     ]
 

@@ -32,6 +32,16 @@ GIB = 1024**3
 MODULES = ("recompute.modules=norm,activation",)
 EVERYTHING = ("recompute.attention=full", "recompute.ffn=full")
 """What may be computed again where the column is empty: cheap modules, or all."""
+DP = "dp is not what the other degrees leave"
+BATCH = "the global batch is less than one micro-batch per data-parallel rank"
+DEGREES = ("tp", "pp", "cp")
+"""Columns that are 1 where they are empty, and may be more."""
+FURTHER = 2
+"""What they may be: who divides a job further says so (assumed)."""
+LEAST_CONTEXT = 8192
+"""Tokens of a sequence that each rank has where contexts may have been divided (assumed)."""
+USUALLY_HIDDEN = ("gradients", "parameters", "tensor")
+"""Communication that may have run behind compute where neither a row nor its source says what did."""
 KINDS = ("all_to_all", "deepep", "hybridep")
 """Dispatchers that may have run where none is named."""
 
@@ -68,11 +78,15 @@ def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
         layout = _layout(plain, given)
         found = Setting(plain, layout, rule.recompute, schedule_named(filled) or usual_schedule(layout))
         found = vary(found, settings)
-    if run.dp and run.dp != found.layout.dp:
-        raise Skip("dp is not what the other degrees leave")
+    if run.dp and run.dp != (dp := found.layout.dp):
+        raise Skip(DP, f"dp: {run.dp} is not what the other degrees leave, gpus / (tp pp cp) = {dp}")
     if found.layout.micro_batch * found.layout.dp > workload.global_batch:
-        raise Skip("the global batch is less than one micro-batch per data-parallel rank")
-    open_ = {entry.name: entry for entry in (*_empty(run, whole, model), *stacks.unknown(run))}
+        each, dp = found.layout.micro_batch, found.layout.dp
+        raise Skip(
+            BATCH, f"global_batch: {workload.global_batch} is less than {dp} micro-batches of {each}, one per rank"
+        )
+    empty = (*_empty(run, whole, model), *_degrees(filled, plain, found.layout), *_behind(found, filled, stacks))
+    open_ = {entry.name: entry for entry in (*empty, *stacks.unknown(run))}
     unknown = tuple(told for entry in open_.values() if (told := _possible(found, entry)).alternatives)
     fewer = ["fewer virtual stages, so that each has a layer"] if filled.vpp and filled.vpp != (given.vpp or 1) else []
     notes = (*([rule.note] if rule.note else []), *left_out(filled), *fewer)
@@ -148,16 +162,47 @@ def _empty(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
         asked = {1, 2, 4, *(value for value in whole.values.get("vpp", ()) if isinstance(value, int))}
         found.append(Unknown("vpp", tuple((f"layout.vpp={value}",) for value in sorted(asked))))
     if not run.micro_batch:
-        sizes = (2,) if (run.pp or 1) > 1 else (2, 4)
-        found.append(Unknown("micro_batch", tuple((f"layout.micro_batch={size}",) for size in sizes)))
+        larger = (2,) if (run.pp or 1) > 1 else (2, 4)
+        found.append(Unknown("micro_batch", tuple((f"layout.micro_batch={size}",) for size in larger)))
     if not run.global_batch:
-        batch = global_batch(filled)
-        found.append(Unknown("global_batch", tuple((f"workload.global_batch={batch * k}",) for k in (2, 4))))
+        batch = global_batch(filled)  # a multiple of 4
+        sizes = [batch // 4, batch // 2, batch * 2, batch * 4]
+        found.append(Unknown("global_batch", tuple((f"workload.global_batch={size}",) for size in sizes)))
     if not run.seq_len:
         found.append(Unknown("seq_len", tuple((f"workload.seq_len={tokens}",) for tokens in (2048, 8192))))
     if not run.recompute:
         found.append(Unknown("recompute", (MODULES, EVERYTHING)))
+    if not run.dtype:
+        found.append(Unknown("dtype", (("execution.linear=fp8",),)))
     return found + (_of_experts(run, whole, model) if model.experts else [])
+
+
+def _behind(found: Setting, run: Run, stacks: Stacks) -> list[Unknown]:
+    """What may run behind compute where nobody says what does."""
+    if run.dispatcher_or_overlap or stacks.tells(run):
+        return []
+    names = sorted({*found.case.execution.hidden, *USUALLY_HIDDEN})
+    return [Unknown("overlap", ((f"execution.hidden={names}",),))]
+
+
+def _degrees(run: Run, plain: Case, taken: Colocated) -> list[Unknown]:
+    """Degrees that may stand in empty cells of a row that does not say how many data-parallel ranks they leave.
+
+    Contexts are divided where `LEAST_CONTEXT` tokens are left to each rank.
+    """
+    most = {"tp": plain.cluster.node.gpus, "pp": run.gpus, "cp": plain.workload.seq_len // LEAST_CONTEXT}
+    empty = [name for name in DEGREES if not getattr(run, name) and most[name] >= FURTHER] if not run.dp else []
+    return [Unknown(name, (_with_degree(run, plain, taken, name),)) for name in empty]
+
+
+def _with_degree(run: Run, plain: Case, taken: Colocated, name: str) -> tuple[str, ...]:
+    """Settings of the layout that the row has with `FURTHER` in the column `name`; none where there is none."""
+    try:
+        other = _layout(plain, degrees(structs.replace(run, **{name: FURTHER}), plain.model))
+    except (MoeplanError, Skip):
+        return ()
+    whole = (*DEGREES, "vpp", "ep", "etp", "dp")
+    return tuple(f"layout.{d}={value}" for d in whole if (value := getattr(other, d)) != getattr(taken, d))
 
 
 def _one_chunk(run: Run) -> bool:

@@ -58,6 +58,10 @@ class Stacks:
         """Whether `run` is of a publication that the lines are about, so that its prefix means that publication."""
         return self._sources is None or (source_of(run), run.source) in self._sources
 
+    def tells(self, run: Run) -> bool:
+        """Whether a line is about the software of `run`."""
+        return bool(self._of(run))
+
     def whole(self, run: Run) -> Told:
         """`run` with the cells that other rows of its table tell."""
         return self._told.get(run.id, Told(run, {}, {}))
@@ -93,7 +97,7 @@ def sources_of(runs: Sequence[Run]) -> Sources:
 
 def read_stacks(path: Path, runs: Sequence[Run] = (), sources: Sources | None = None) -> Stacks:
     """The practices in the CSV file `path`; SpecError as `read_table`, and for a condition on no column of a run."""
-    lines = read_table(path, Stack, optional=("note",))
+    lines = read_table(path, Stack)
     for line in lines:
         column = line.where.partition("=")[0]
         if line.where and column not in Run.__struct_fields__:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from moeplan.analytic.form import Form, form
@@ -14,6 +15,7 @@ from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
 from moeplan.spec.record import to_json
 from moeplan.spec.shipped import load_calibration
+from moeplan.spec.workload import Workload
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 from moeplan.validation.outcome import skipping
@@ -28,6 +30,9 @@ class Forms(NamedTuple):
     taken: Form
     others: tuple[Form, ...]
     """With each of the things that nobody published as it may be instead."""
+    scales: tuple[float, ...]
+    """Measured seconds of the step that is taken over those of each of `others`: 1 where a step was printed, the ratio
+    of their tokens where only tokens per second were."""
 
 
 class Steps:
@@ -38,13 +43,18 @@ class Steps:
         self._calibrations: dict[str, Calibration] = {}
         self._forms: dict[bytes, Form] = {}
 
-    def forms(self, found: Setting) -> Forms:
-        """The form of `found`, and of what it may be instead; Skip where `found` cannot be priced."""
+    def forms(self, found: Setting, measured_s: Callable[[Workload], float] = lambda workload: 1.0) -> Forms:
+        """The form of `found`, and of what it may be instead; Skip where `found` cannot be priced.
+
+        `measured_s` is what was measured, in seconds per step of a workload.
+        """
         with skipping():
             taken = self.form(found)
         others = [vary(found, alternative) for entry in found.unknown for alternative in entry.alternatives]
-        priced = [self._tried(other) for other in others]
-        return Forms(found.case.cluster.calibration, taken, tuple(one for one in priced if one is not None))
+        priced = [(one, other.case.workload) for other in others if (one := self._tried(other)) is not None]
+        whole = measured_s(found.case.workload) if priced else 1.0
+        scales = tuple(whole / measured_s(workload) for _, workload in priced)
+        return Forms(found.case.cluster.calibration, taken, tuple(one for one, _ in priced), scales)
 
     def form(self, found: Setting) -> Form:
         """The form of `found`; MoeplanError as the layout, its price or its schedule say."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
+import msgspec.structs
 
 from moeplan.errors import SpecError
 from moeplan.spec.record import Record, read_bytes
@@ -109,31 +110,37 @@ class Layer(Record):
 T = TypeVar("T", bound=Record)
 
 
-def read_table(path: Path, kind: type[T], *, optional: tuple[str, ...] = (), key: tuple[str, ...] = ("id",)) -> list[T]:
-    """The rows of the CSV file `path` as records of `kind`; columns beside its fields and empty rows are passed over.
+def read_table(path: Path, kind: type[T], *, key: tuple[str, ...] = ("id",)) -> list[T]:
+    """The rows of the CSV file `path` as records of `kind`, as `numbered_rows` reads them."""
+    return [row for _, row in numbered_rows(path, kind, key=key)]
 
-    Columns named in `optional` may be missing. SpecError with the file, the row and the column where a column is
-    missing or there twice, a row is too long or too short, a value is not what the column holds, or a second row has
-    the same values in the columns `key`.
+
+def numbered_rows(path: Path, kind: type[T], *, key: tuple[str, ...] = ("id",)) -> list[tuple[int, T]]:
+    """The rows of the CSV file `path` as records of `kind`, each with the number of its line.
+
+    Columns beside its fields and empty rows are passed over; columns that may be empty may be missing. SpecError with
+    the file, the row and the column where a column that is needed is missing or one is there twice, a row is too long
+    or too short, a value is not what the column holds, or a second row has the same values in the columns `key`.
     """
     try:
         lines = csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)
         header = [name.strip() for name in next(lines, [])]
-        _check_header(path, header, kind, optional)
+        _check_header(path, header, kind)
         numbered = [(lines.line_num, cells) for cells in lines if any(map(str.strip, cells))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: not valid CSV: {error}") from None
     rows = [_row(f"{path} line {line}", header, cells, kind) for line, cells in numbered]
     if set(key) <= set(kind.__struct_fields__):
         _check_once(path, [line for line, _ in numbered], rows, key)
-    return rows
+    return [(line, row) for (line, _), row in zip(numbered, rows, strict=True)]
 
 
-def _check_header(path: Path, header: list[str], kind: type[Record], optional: tuple[str, ...]) -> None:
+def _check_header(path: Path, header: list[str], kind: type[Record]) -> None:
     wanted = ", ".join(kind.__struct_fields__)
+    needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
     for name in kind.__struct_fields__:
-        if name not in (*header, *optional):
-            raise SpecError(f"{path}: no column {name!r}; the columns are {wanted}")
+        if name in needed and name not in header:
+            raise SpecError(f"{path}: no column {name!r}; needed are {', '.join(needed)}; the columns are {wanted}")
         if header.count(name) > 1:
             raise SpecError(f"{path}: two columns {name!r}; the columns are {wanted}")
 

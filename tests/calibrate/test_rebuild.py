@@ -69,8 +69,17 @@ def test_text_is_read_back(tmp_path):
 def test_the_command_writes_a_file_each(tmp_path, capsys):
     from moeplan.cli.calibrate import rebuild as command
 
-    command(tmp_path)
+    command(str(tmp_path))
     assert sorted(file.stem for file in tmp_path.iterdir()) == list(accelerators())
     assert "wrote 13 calibrations" in capsys.readouterr().err
-    with pytest.raises(SpecError, match="not a folder that can be written to"):
-        command(tmp_path / "none")
+
+
+@pytest.mark.parametrize("out", ["", " ", "none", "file", "a\0b", "x" * 5000])
+def test_a_folder_that_is_none_is_said_before_any_work(tmp_path, monkeypatch, out):
+    from moeplan.cli.calibrate import rebuild as command
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match=r"--out .*: is (empty|no folder); an existing folder"):
+        command(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

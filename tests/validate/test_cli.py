@@ -83,7 +83,7 @@ def test_the_table_names_worst_rows_and_reasons(moeplan, table):
     assert code == 0
     assert "OWN-1" in out
     assert "OWN-2" in out
-    assert "dp is not what the other degrees leave" in out
+    assert "dp: 3 is not what the other degrees leave, gpus / (tp pp cp) = 8" in out
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,10 @@ def test_a_missing_column_is_one_line_with_the_columns(moeplan, table):
     path.write_text(path.read_text().replace(",gpus,", ",cards,", 1))
     code, _, err = moeplan("--runs", path)
     assert code == 2
-    assert "no column 'gpus'; the columns are id, source, model, hardware, gpus, tp" in err
+    assert (
+        "no column 'gpus'; needed are id, model, hardware, gpus; the columns are id, source, model, hardware, gpus, tp"
+        in err
+    )
     assert len(err.splitlines()) == 1
 
 

@@ -96,16 +96,34 @@ def test_an_unknown_name_is_answered_with_the_columns(names, text):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (("model,A,B,", "model,B,A,"), "A -> B -> A is a circle"),
-        (("model,A,tiny-moe,layers=4",), "model 'A': --set model.layers.*no field 'layers'; fields of model: "),
-        (("model,A,tiny-moe,top_k=many",), "model 'A': .*Expected `int`"),
-        (("model,A,tiny-moe,top_k=100",), "model 'A': .*top_k 100"),
-        (("model,A,nothing,",), "'nothing' is neither a shipped model nor a file"),
+        (("model,A,B,", "model,B,A,"), "mine.csv line 3: model 'B': A -> B -> A is a circle"),
+        (("model,A,B,", "model,B,C,", "model,C,B,"), "mine.csv line 4: model 'C': B -> C -> B is a circle"),
+        (("model,A,tiny-moe,layers=4",), "line 2: model 'A': --set model.layers.*no field 'layers'; fields of model: "),
+        (("model,X,tiny-moe,", "model,A,tiny-moe,top_k=many"), "mine.csv line 3: model 'A': .*Expected `int`"),
+        (("model,A,B,", "model,B,tiny-moe,top_k=100"), "mine.csv line 3: model 'B': .*top_k 100"),
+        (
+            ("model,A,nothing,",),
+            "mine.csv line 2: model 'A': 'nothing' is neither a shipped model nor a file; a target",
+        ),
+        (("model,A,A,",), "mine.csv line 2: model 'A': 'A' is neither a shipped model nor a file"),
+        (("model,A,broken.toml,",), "mine.csv line 2: .*broken.toml: not valid TOML"),
     ],
 )
-def test_lines_that_cannot_be_meant(own, lines, message):
+def test_lines_that_cannot_be_meant(own, tmp_path, lines, message):
+    (tmp_path / "broken.toml").write_text("=")
     with pytest.raises(SpecError, match=message):
         own(*lines).model("A")
+
+
+@pytest.mark.parametrize("last", ["tiny-moe", "A0", "A2998", "nothing"])
+def test_chains_of_any_length_end_or_say_that_they_do_not(own, last):
+    found = own(*(f"model,A{n},A{n + 1}," for n in range(2999)), f"model,A2999,{last},")
+    if last == "tiny-moe":
+        assert found.model("A0").name == last
+        return
+    with pytest.raises(SpecError, match=r"mine.csv line 3001: model 'A2999'") as caught:
+        found.model("A0")
+    assert len(str(caught.value)) < 500
 
 
 def test_a_kind_that_does_not_exist(own):

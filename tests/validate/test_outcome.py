@@ -28,9 +28,9 @@ def test_a_reason_has_no_settings_that_nobody_wrote():
 
 @pytest.mark.parametrize("pair", [(1.0, 0.0), (1.0, -1.0), (0.0, 1.0), (nan, 1.0), (1.0, inf), (1.0, 5e-324)])
 def test_only_numbers_above_0_are_compared(pair):
-    assert checked(Outcome("A-1", "layers", *pair)) == Skipped(
-        "A-1", "layers", "predicted or measured is nothing that can be compared"
-    )
+    why = "predicted or measured is nothing that can be compared"
+    both = f"{why}: {pair[0]:g} beside {pair[1]:g}"
+    assert checked(Outcome("A-1", "layers", *pair)) == Skipped("A-1", "layers", why, both)
 
 
 def test_other_results_stay_as_they_are():

@@ -72,7 +72,8 @@ def test_tflops_and_mfu_give_a_step_time_in_the_sources_convention(runs, run_row
 
 def test_only_what_is_printed_is_compared(runs, run_row):
     assert [o.measure for o in runs.compare(run_row())] == ["step_time"]
-    assert runs.compare(run_row(measured_step_s=None)) == []
+    (nothing,) = runs.compare(run_row(measured_step_s=None))
+    assert nothing.reason.startswith("nothing measured: measured_step_s, measured_tokens_per_s_per_gpu, measured_tf")
     both = run_row(measured_step_s=None, measured_tflops_per_gpu=1.0, measured_tokens_per_s_per_gpu=1e6)
     flop, _ = runs.compare(both)
     assert (flop.measure, flop.measured) == ("flop", 1e6)
@@ -150,3 +151,34 @@ def test_modules_that_predict_further_tokens_take_time(runs, run_row):
 def test_rows_alike_are_worked_out_once(runs, run_row):
     one, other = run_row(), run_row(id="OWN-2", measured_step_s=3.0, notes="again")
     assert runs.steps.form(runs.setting(one)) is runs.steps.form(runs.setting(other))
+
+
+MEASURES = [{"measured_step_s": 1.0}, {"measured_tokens_per_s_per_gpu": 9e3}, {"measured_tflops_per_gpu": 100.0}]
+
+
+@pytest.mark.parametrize("measured", [*MEASURES, {"measured_mfu": 10.0}])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_an_interval_holds_the_error_of_every_value_of_an_empty_cell(runs, run_row, measured, pp):
+    """Where only a rate was published, batches and lengths are compared per token, so that they hardly matter."""
+    row = {"model": "mixtral-8x7b", "pp": pp, "vpp": 1, "recompute": "none", "dispatcher_or_overlap": "alltoall"}
+    row |= {"measured_step_s": None, **measured, "dtype": "BF16", "tp": 1, "cp": 1}
+    batch = 4 * 8
+    for column, values in (("global_batch", [batch * k // 4 for k in (1, 2, 4, 8, 16)]), ("seq_len", [2048, 8192])):
+        (told,) = runs.compare(run_row(**row | {column: None}))
+        for value in values:
+            (other,) = runs.compare(run_row(**row | {column: value}))
+            ratio = other.predicted / other.measured
+            assert told.low / told.measured <= ratio * (1 + 1e-9), (column, value)
+            assert told.high / told.measured >= ratio * (1 - 1e-9), (column, value)
+        if column == "global_batch" and "measured_step_s" not in measured:
+            assert told.high / told.low < 4
+
+
+def test_a_rate_without_a_batch_is_compared_per_token(runs, run_row):
+    """Before, a batch four times as large counted as a step four times as long beside the rate of one as large."""
+    row = {"measured_step_s": None, "measured_tokens_per_s_per_gpu": 9e3, "seq_len": 4096, "model": "mixtral-8x7b"}
+    row |= {"pp": 1, "recompute": "none", "dispatcher_or_overlap": "alltoall", "tp": 1, "cp": 1}
+    (told,) = runs.compare(run_row(**row, global_batch=None))
+    (fixed,) = runs.compare(run_row(**row, global_batch=32))
+    assert told.predicted == fixed.predicted
+    assert told.high < 1.3 * fixed.high

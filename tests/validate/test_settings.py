@@ -82,12 +82,16 @@ def test_a_row_with_every_cell_leaves_nothing_open(own):
 @pytest.mark.parametrize(
     ("changes", "open_"),
     [
-        ({}, ["recompute", "dispatcher", "vpp"]),
-        ({"vpp": 1, "recompute": "none"}, ["dispatcher"]),
-        ({"pp": None, "micro_batch": None, "recompute": "none"}, ["micro_batch", "dispatcher"]),
-        ({"dispatcher_or_overlap": "DeepEP; PP schedule zbv", "recompute": "full"}, []),
+        ({}, ["recompute", "dispatcher", "vpp", "tp", "overlap"]),
+        ({"dp": 4}, ["recompute", "dispatcher", "vpp", "overlap"]),
+        ({"dp": 4, "vpp": 1, "recompute": "none", "seq_len": 32768}, ["dispatcher", "overlap"]),
+        ({"vpp": 1, "recompute": "none", "tp": 1, "seq_len": 32768}, ["dispatcher", "cp", "overlap"]),
+        ({"vpp": 1, "recompute": "none", "tp": 1, "cp": 1}, ["dispatcher", "overlap"]),
+        ({"vpp": 1, "recompute": "none", "tp": 1, "cp": 1, "dtype": None}, ["dispatcher", "dtype", "overlap"]),
+        ({"pp": None, "micro_batch": None, "recompute": "none"}, ["micro_batch", "dispatcher", "tp", "pp", "overlap"]),
+        ({"dispatcher_or_overlap": "DeepEP; PP schedule zbv", "recompute": "full"}, ["tp"]),
         ({"dispatcher_or_overlap": "DeepEP", "recompute": "full", "vpp": 1, "tp": 2, "ep": 2, "etp": None}, ["etp"]),
-        ({"model": "llama-3.1-8b", "ep": None, "etp": None, "recompute": "none", "vpp": 1}, []),
+        ({"model": "llama-3.1-8b", "ep": None, "etp": None, "recompute": "none", "vpp": 1}, ["overlap", "tp"]),
     ],
 )
 def test_empty_cells_are_told(own, changes, open_):

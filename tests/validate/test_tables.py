@@ -4,7 +4,7 @@ import pytest
 
 from moeplan.errors import SpecError
 from moeplan.validation.names import PUBLISHED, Name, Names
-from moeplan.validation.tables import Collective, Gemm, Layer, Run, read_table
+from moeplan.validation.tables import Collective, Gemm, Layer, Run, numbered_rows, read_table
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,25 @@ def test_columns_of_ones_own_are_passed_over(table):
     lines = path.read_text().splitlines()
     path.write_text(f"{lines[0]},mine\n{lines[1]},5\n\n")
     assert read_table(path, Gemm)[0].k == 3
+
+
+def test_columns_that_may_be_empty_may_be_missing(tmp_path, table):
+    (whole,) = read_table(table("runs", GOOD), Run)
+    path = tmp_path / "short.csv"
+    path.write_text("model,gpus,id,hardware\nm,8,A-1,h\n")
+    assert read_table(path, Run) == [whole]
+    needed = {"id", "model", "hardware", "gpus"}
+    for name in needed:
+        path.write_text(f"{','.join(needed - {name})}\n1,2,3\n")
+        with pytest.raises(SpecError, match=rf"short.csv: no column '{name}'; needed are id, model, hardware, gpus; "):
+            read_table(path, Run)
+
+
+def test_rows_know_their_lines(table):
+    path = table("runs", GOOD, GOOD | {"id": "A-2"})
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, "," * header.count(","), *rows]))
+    assert [(line, row.id) for line, row in numbered_rows(path, Run)] == [(3, "A-1"), (4, "A-2")]
 
 
 GOOD = {"id": "A-1", "model": "m", "hardware": "h", "gpus": 8}
@@ -57,7 +76,7 @@ def test_a_wrong_cell_is_named_with_its_row(table, changes, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no column 'id'; the columns are id, source, hardware"),
+        (b"", "no column 'id'; needed are id, hardware, kind, dtype, m, n, k, latency_us; the columns are id, source"),
         (b"id,source\n", "no column 'hardware'"),
         (b"\xff\xfe\x00", "not valid CSV"),
         (b'"id', "not valid CSV"),
@@ -86,7 +105,7 @@ def test_rows_that_are_told_apart_by_two_columns(tmp_path):
     path = tmp_path / "names.csv"
     lines = ["kind,name,target,overrides", "model,a,b,", "hardware,a,b,"]
     path.write_text("\n".join(lines))
-    assert len(read_table(path, Name, optional=("note",), key=("kind", "name"))) == 2
+    assert len(read_table(path, Name, key=("kind", "name"))) == 2
     path.write_text("\n".join([*lines, "model,a,c,"]))
     with pytest.raises(SpecError, match=r"line 4: kind 'model', name 'a' is already in line 2"):
         Names([path])
