@@ -35,6 +35,7 @@ def validate(
     from moeplan.validation.flop import convention_rows
     from moeplan.validation.pairs import pair_rows, pair_score_rows
     from moeplan.validation.sources import source_rows
+    from moeplan.validation.unread import unread_rows
 
     check_format(format_)
     given = Tables(runs, collectives, gemm, layers)
@@ -65,5 +66,8 @@ def validate(
             title="whose rows these are, by the prefix of their ids; the source is that of the first row",
         )
     report.print_table(scores.skipped_ids(found) if own else scores.skipped_rows(found), sys.stdout)
+    report.print_table(unread_rows(found.unread), sys.stdout, title="words not understood")
+    if not found.outcomes:
+        print("no row could be compared: the reasons are above")
     if found.left_for_fits:
         print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")

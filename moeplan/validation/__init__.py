@@ -34,6 +34,7 @@ from moeplan.validation.scores import Validation, sorted_out
 from moeplan.validation.set_aside import read_set_aside
 from moeplan.validation.stacks import read_stacks, sources_of
 from moeplan.validation.tables import Collective, Gemm, Layer, Run, Text, read_table
+from moeplan.validation.unread import unread_counts
 
 R = TypeVar("R", Collective, Gemm, Layer, Run)
 
@@ -84,9 +85,9 @@ def validate(
     own = _files(tables, files)
     given = own or published()
     known = Names([PUBLISHED / "names.csv", *([path_of(names, "names")] if names is not None else [])])
-    jobs = read_table(given.runs, Run) if given.runs else []
+    jobs = _read(given.runs, Run)
     runs = _runs(known, jobs, shipped_table=_ships(given.runs))
-    products = read_table(given.gemm, Gemm) if given.gemm else []
+    products = _read(given.gemm, Gemm)
     ours = [row for row in products if held_out(row) or not _ships(given.gemm)]
     compared = list(_results(given.runs, jobs, runs.compare))
     steps = timed(compared, runs.forms)
@@ -110,7 +111,7 @@ def validate(
     told, unseen = (
         tuple(ratios(known_pairs, found.outcomes, tokens, measure)) for measure in ("step_time", "step_time_left_out")
     )
-    return found._replace(pairs=told, pairs_left_out=unseen, constants=fitted(constants))
+    return found._replace(pairs=told, pairs_left_out=unseen, constants=fitted(constants), unread=unread_counts(jobs))
 
 
 def _files(tables: Tables | Files | None, files: Mapping[str, Path | str | None]) -> Files | None:
@@ -146,7 +147,15 @@ def _runs(known: Names, jobs: list[Run], *, shipped_table: bool) -> Runs:
 
 
 def _each(path: Path | None, kind: type[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:
-    return _results(path, read_table(path, kind) if path else [], compare)
+    return _results(path, _read(path, kind), compare)
+
+
+def _read(path: Path | None, kind: type[R]) -> list[R]:
+    """The rows of the table `path`; SpecError where it has none."""
+    rows = read_table(path, kind) if path else []
+    if path and not rows:
+        raise SpecError(f"{path}: no rows below the header; one row for each measurement")
+    return rows
 
 
 def _results(path: Path | None, rows: list[R], compare: Callable[[R], list[Result]]) -> Iterator[Result]:

@@ -6,6 +6,7 @@ import re
 
 from moeplan.by_hand import ByHand
 from moeplan.spec.model import ModelSpec
+from moeplan.validation.negation import says
 from moeplan.validation.outcome import Skip
 from moeplan.validation.tables import Run
 
@@ -22,7 +23,7 @@ LAYERS_PER_CHUNK = 2
 def degrees(run: Run, model: ModelSpec) -> ByHand:
     """The layout of the row; what was not published is 1, ETP is TP, EP and virtual stages as told below."""
     if run.pp is None and run.vpp:
-        raise Skip("virtual stages without pipeline stages")
+        raise Skip("virtual stages without pipeline stages", f"vpp: {run.vpp} virtual stages, and pp is empty")
     pp, vpp = run.pp or 1, virtual_stages(run, model)
     return ByHand(
         tp=run.tp,
@@ -59,7 +60,7 @@ def virtual_stages(run: Run, model: ModelSpec) -> int:
 
 def usual_stages(run: Run, model: ModelSpec) -> int:
     """Virtual stages where none are published: 1, or `LAYERS_PER_CHUNK` layers each where the row says interleaved."""
-    if "interleaved" not in run.dispatcher_or_overlap.lower():
+    if not says("interleaved", run.dispatcher_or_overlap.lower()):
         return 1
     return max(1, round((model.num_layers + 2) / ((run.pp or 1) * LAYERS_PER_CHUNK)))
 

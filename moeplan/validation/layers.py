@@ -33,6 +33,7 @@ FIELDS = {
     "width": f"ffn {COUNT}",
     "ep": f"EP{COUNT}",
 }
+STRANGE = "tokens or shape not published, or beside other work"
 GATED = r"swiglu(?! off)"
 WIDTHS = {
     "MLA": Latent(heads=128, q_lora_rank=1536, kv_lora_rank=512, nope_head_dim=128, rope_head_dim=64, v_head_dim=128)
@@ -75,7 +76,7 @@ def predict_layer(row: Layer, names: Names) -> Outcome:
     """
     times = times_of(row)
     if times == (None, None, False):
-        raise Skip("no time published")
+        raise Skip("no time published", "forward_ms, backward_ms: both are empty: no time published")
     gpu = names.part(row.hardware, row.gpus).gpu
     passes = (times.forward is not None, times.backward is not None)
     job = Job(row, names, gpu, _execution(row), passes)
@@ -97,17 +98,20 @@ def _seconds(job: Job) -> float:
         return _attention(job)
     if part.startswith("attn."):
         raise Skip("attention of DeepSeek-V4 is not planned")
-    raise Skip("tokens or shape not published, or beside other work")
+    raise Skip(STRANGE, f"layer: {row.layer!r}: {STRANGE}")
 
 
 def shape_of(row: Layer) -> Shape:
     """What the row's configuration says; Skip where it lacks a number, or where they do not go together."""
     found = {name: count(pattern, row.config, "config") for name, pattern in FIELDS.items()}
     if missing := [name for name, value in found.items() if value is None]:
-        raise Skip(f"{', '.join(missing)} not published")
+        raise Skip(f"{', '.join(missing)} not published", f"config: {row.config!r}: {', '.join(missing)} not published")
     shape = Shape(*(value or 0 for value in found.values()))
     if row.gpus % shape.ep or shape.experts % shape.ep or shape.top_k > shape.experts:
-        raise Skip("experts, EP and GPUs do not go together")
+        told = (
+            f"config: {shape.experts} experts, top-{shape.top_k}, EP{shape.ep} and {row.gpus} GPUs do not go together"
+        )
+        raise Skip("experts, EP and GPUs do not go together", told)
     return shape
 
 
@@ -207,7 +211,7 @@ def _rate(job: Job, times: Times) -> tuple[float, float]:
     seq_len = count(f"attention seq {COUNT}", layer, "layer")
     heads = next((shape for word, shape in WIDTHS.items() if word in layer), None)
     if seq_len is None or heads is None:
-        raise Skip("tokens or shape not published, or beside other work")
+        raise Skip(STRANGE, f"layer: {layer!r}: {STRANGE}")
     model = structs.replace(model_of(Shape(1, 7168, 1, 1, 1, 1), gated=True), attention=heads)
     widths = attention.core(model)
     flop = 2 * seq_len * attention.pairs_per_token(seq_len) * (widths.queries + widths.output)

@@ -26,6 +26,8 @@ MODULES: dict[str, Module] = {
 """Names of modules in Megatron-LM's option --recompute-modules, and short forms."""
 FFN: dict[str, Literal["full", "experts"]] = {"moe": "full", "experts": "experts"}
 """Names of modules that `Recompute.ffn` holds, the wider first."""
+NOTHING = r"none|no\b|not\b|without\b|off\b|false\b|disabled\b|$"
+"""How a cell begins that says that nothing is computed again."""
 REMARKS = ("", "flash", "sequence_parallel")
 LAYERS = r"layers?\s*[=:]?\s*(\d+)|(\d+)(?:\s*(?:/|of)\s*\d+)?\s+layers?"
 """How many layers are computed again: "layers=4", "4 layers", "4 of 32 layers"."""
@@ -48,7 +50,7 @@ def recompute_rule(text: str, layers: int = 0) -> Rule:
     is half or more, else none. Selective alone is the attention core (arXiv 2205.05198). Skip for other words.
     """
     words = re.split(r"/(?!\s*\d)", text.lower())[0].strip()
-    if words.startswith("none") or not words:
+    if re.match(NOTHING, words):
         return Rule(Recompute())
     if words in BY_OPERATION:
         return Rule(Recompute(modules=("every_other_product",)))
@@ -56,7 +58,8 @@ def recompute_rule(text: str, layers: int = 0) -> Rule:
         return _layers(words, layers)
     named = _named(words.removeprefix("selective").strip(" :"))
     if not words.startswith("selective") and not set(named) & {*MODULES, *FFN}:
-        raise Skip("recompute: neither all layers nor modules by name")
+        alike = "recompute: neither all layers nor modules by name"
+        raise Skip(alike, f"recompute: {text!r} is neither none, full, nor selective with modules by name")
     return _modules(named)
 
 
@@ -85,7 +88,10 @@ def _named(text: str) -> list[str]:
 def _modules(named: list[str]) -> Rule:
     """What `named` modules come to; the attention core where none is named."""
     if strange := set(named) - set(MODULES) - set(FFN):
-        raise Skip(f"recompute: module {sorted(strange)[0]} is not known")
+        raise Skip(
+            f"recompute: module {sorted(strange)[0]} is not known",
+            f"recompute: module {sorted(strange)[0]} is not known; right is {', '.join((*MODULES, *FFN))}",
+        )
     whole = ["shared_experts"] if "moe" in named else []
     chosen = tuple(dict.fromkeys(MODULES[word] for word in [*named, *whole] if word in MODULES))
     wide = Recompute(modules=chosen if named else ("core_attention",))

@@ -83,6 +83,9 @@ class Validation(NamedTuple):
     constants: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """By calibration: what its `constants` would be to explain these step times best."""
 
+    unread: Mapping[str, int] = MappingProxyType({})
+    """Words of runs that nothing is made of, and how many rows have each."""
+
     def to_dict(self) -> dict[str, Any]:
         """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts.
 
@@ -106,6 +109,7 @@ class Validation(NamedTuple):
             "skipped_ids": [
                 {"id": row.id, "measure": row.measure, "reason": row.told or row.reason} for row in self.skipped
             ],
+            "not_understood": dict(self.unread),
             "left_for_fits": self.left_for_fits,
         }
 

@@ -26,9 +26,16 @@ from moeplan.validation.outcome import Skip, skipping
 from moeplan.validation.recompute import recompute_rule
 from moeplan.validation.stacks import Stacks, Unknown
 from moeplan.validation.tables import Run
-from moeplan.validation.words import DISPATCHERS, SHARDED, left_out, named_last, said, schedule_named
+from moeplan.validation.unread import MOST, unread
+from moeplan.validation.words import DISPATCHERS, left_out, named_last, said, schedule_named, sharded
 
-GIB = 1024**3
+UNITS = {
+    f"{prefix}{end}": float(base**power)
+    for prefix, power in (("m", 2), ("g", 3), ("t", 4))
+    for end, base in (("b", 1000), ("ib", 1024))
+}
+"""Bytes of each unit of memory, in small letters."""
+UNIT = r"[MGT]i?B"
 MODULES = ("recompute.modules=norm,activation",)
 EVERYTHING = ("recompute.attention=full", "recompute.ffn=full")
 """What may be computed again where the column is empty: cheap modules, or all."""
@@ -89,7 +96,8 @@ def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
     open_ = {entry.name: entry for entry in (*empty, *stacks.unknown(run))}
     unknown = tuple(told for entry in open_.values() if (told := _possible(found, entry)).alternatives)
     fewer = ["fewer virtual stages, so that each has a layer"] if filled.vpp and filled.vpp != (given.vpp or 1) else []
-    notes = (*([rule.note] if rule.note else []), *left_out(filled), *fewer)
+    strange = [f"not understood: {', '.join(words[:MOST])}"] if (words := unread(run)) else []
+    notes = (*([rule.note] if rule.note else []), *left_out(filled), *fewer, *strange)
     return found._replace(unknown=unknown, notes=notes)
 
 
@@ -216,7 +224,7 @@ def _of_experts(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
     if not run.ep:
         usual = expert_parallel(run, model)
         found.append(Unknown("ep", tuple((f"layout.ep={degree}",) for degree in (usual // 2, usual * 2))))
-    if not run.etp and (run.tp or 1) > 1 and not re.search(SHARDED, said(run)):
+    if not run.etp and (run.tp or 1) > 1 and not sharded(run):
         found.append(Unknown("etp", (("layout.etp=1",),)))
     if "dispatcher_or_overlap" in whole.borrowed or not named_last(DISPATCHERS, said(whole.run)):
         found.append(Unknown("dispatcher", tuple((f"execution.dispatcher={kind}",) for kind in KINDS)))
@@ -224,12 +232,16 @@ def _of_experts(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
 
 
 def memory_unit_bytes(run: Run) -> float:
-    """Bytes of one unit of the row's peak memory: GiB where its notes say so, else GB, as the column's name does.
+    """Bytes of one unit of the row's peak memory: GiB or TiB where its notes say so, else GB, as the column's name.
 
-    Notes may say it for all rows ("mem unit GiB") or for some models' ("GiB for Qwen3-30B rows").
+    Notes may say it for all rows ("mem unit GiB") or for some models' ("GiB for Qwen3-30B rows"). Skip for a unit that
+    is none of memory.
     """
-    some = re.search(r"GiB for (\S+) rows", run.notes)
-    if some and run.model.startswith(some[1]):
-        return GIB
-    told = re.search(r"mem unit (GiB|GB)", run.notes) or re.search(r"(GiB)", run.notes)
-    return GIB if told and told[1] == "GiB" else 1e9
+    some = re.search(rf"({UNIT}) for (\S+) rows", run.notes)
+    if some and run.model.startswith(some[2]):
+        return UNITS[some[1].lower()]
+    told = re.search(r"mem(?:ory)? unit:? (?:is )?([A-Za-z]+)", run.notes)
+    if told and told[1].lower() not in UNITS:
+        raise Skip("notes: a unit of memory that is none", f"notes: mem unit {told[1]}: right is {', '.join(UNITS)}")
+    plain = re.search(r"\b([GT]iB)\b", run.notes)
+    return UNITS[(told or plain)[1].lower()] if told or plain else 1e9  # type: ignore[index]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from moeplan.validation.negation import denies, mentions, says
 from moeplan.validation.outcome import Skip
+from moeplan.validation.overlapped import overlaps
 from moeplan.validation.tables import Run
 
 LINEAR = (
@@ -28,14 +30,20 @@ SCHEDULES = {
     r"v-min": "v-min",
     r"\bzbv\b|zb-v": "zbv",
     r"zb-h2": "zb-h2",
-    r"zero-?bubble|zb-h1": "zb-h1",
+    r"zero[\s_-]?bubble|zb-h1": "zb-h1",
     r"dualpipe": "dualpipe",
     r"gpipe": "gpipe",
 }
 """Pipeline schedules that are neither 1F1B nor interleaved 1F1B; zero bubble without a further name is ZB-H1."""
-GRAPHS = ((r"no (cuda )?graphs", "none"), (r"full.iteration", "step"), (r"cuda-?\s?graph|te graphs", "layers"))
-SHARDED = r"fsdp|hsdp|full_shard|zero-?3"
-"""Fully sharded data parallelism."""
+GRAPHS = ((r"full.iteration", "step"), (r"cuda[\s_-]?graph|te graphs", "layers"))
+ANY_GRAPHS = r"(?:cuda[\s_-]?|te )?graphs?\b|full.iteration"
+SHARDED = r"fsdp|hsdp|full_shard"
+"""Fully sharded data parallelism, which is ZeRO-3 too."""
+STAGE = r"\bzero(?:[\s_-]*optimi[sz]\w*)?[\s_-]*(?:stage)?[\s_:=-]*(\d+)\b"
+"""ZeRO by its number: "ZeRO-1", "zero3", "ZeRO stage 2", "zero_stage=1"."""
+ASYNC_TP = r"async[\s_-]?tp"
+CAPACITY = r"capacity[\s_-]*factor[\s_:=]*(?:of |is )?([-+]?\.?\d[\w.+-]*)"
+LEAST_CAPACITY, MOST_CAPACITY = 1.0, 1000.0
 
 
 def said(run: Run) -> str:
@@ -49,17 +57,23 @@ def execution_settings(run: Run) -> list[str]:
     found = [f"execution.linear={linear(run.dtype)}"]
     if dispatcher := named_last(DISPATCHERS, text):
         found.append(f"execution.dispatcher={dispatcher}")
-    if graphs := next((value for pattern, value in GRAPHS if re.search(pattern, text)), None):
+    if graphs := _graphs(text):
         found.append(f"execution.graphs={graphs}")
-    if (factor := capacity(f"{run.model} {text} {notes}".lower())) is not None:
+    if (factor := capacity(f"{run.model}; {text}; {notes}".lower())) is not None:
         found.append(f"execution.capacity={factor}")
-    if "compile" in text:
+    if says("compile", text):
         found.append("execution.kernels=compiled")
-    if re.search(r"loss fusion|ce fusion|all opts", f"{text} {notes}"):
+    if says(r"loss fusion|ce fusion|all opts", f"{text}; {notes}"):
         found.append("execution.loss=fused")
-    if "unfused attention" in notes:
+    if says("unfused attention", notes):
         found.append("execution.flash_attention=false")
     return found + sharding(run)
+
+
+def _graphs(text: str) -> str | None:
+    """What is in CUDA graphs; None where the text does not say."""
+    told = next((value for pattern, value in GRAPHS if says(pattern, text)), None)
+    return told or ("none" if denies(ANY_GRAPHS, text) else None)
 
 
 def linear(dtype: str) -> str:
@@ -69,49 +83,75 @@ def linear(dtype: str) -> str:
     for pattern, name in LINEAR:
         if re.search(pattern, dtype.lower()):
             return name
-    raise Skip("dtype: neither 16 bits nor a known narrower type")
+    alike = "dtype: neither 16 bits nor a known narrower type"
+    raise Skip(alike, f"dtype: {dtype!r} is neither 16 bits nor a known narrower type (fp8, fp8_block, mxfp8, nvfp4)")
 
 
 def named_last(words: dict[str, str], text: str) -> str | None:
     """The value of the word that stands last in `text`: later steps of a ladder replace what came before."""
-    places = [(match.start(), value) for pattern, value in words.items() for match in re.finditer(pattern, text)]
+    places = [(one.start(), value) for word, value in words.items() for one, stands in mentions(word, text) if stands]
     return max(places)[1] if places else None
 
 
 def capacity(text: str) -> float | None:
-    """Rows per expert over the mean where tokens are dropped; 1 where no factor is named; None where none are."""
-    told = re.search(r"capacity factor (?:of )?(\d+(?:\.\d+)?)", text)
-    if told:
-        return float(told[1])
-    return 1.0 if re.search(r"token-?\s?drop(?!less)", text) else None
+    """Rows per expert over the mean where tokens are dropped; 1 where no factor is named; None where none are.
+
+    Skip for a factor that is no number from 1, the mean, to 1,000.
+    """
+    told = next((one for one, stands in mentions(CAPACITY, text) if stands), None)
+    if told is None:
+        return 1.0 if says(r"token[\s_-]?drop(?!less)", text) else None
+    try:
+        factor = float(told[1].rstrip("."))
+    except ValueError:
+        factor = 0.0
+    if not LEAST_CAPACITY <= factor <= MOST_CAPACITY:
+        raise Skip(
+            "capacity factor: no number from 1 to 1000", f"capacity factor: {told[1]} is no number from 1 to 1000"
+        )
+    return factor
+
+
+def sharded(run: Run) -> bool:
+    """Whether data-parallel ranks divide weights too: FSDP, or ZeRO-3."""
+    return says(SHARDED, said(run)) or _stage(said(run)) == 3
+
+
+def _stage(text: str) -> int | None:
+    """The last ZeRO stage that `text` names; Skip where there is none such."""
+    told = [int(one[1]) for one, stands in mentions(STAGE, text) if stands]
+    if told and told[-1] > 3:
+        alike = "dispatcher_or_overlap: no stage of ZeRO"
+        raise Skip(alike, f"dispatcher_or_overlap: ZeRO {told[-1]}: stages are 0 to 3")
+    return told[-1] if told else None
 
 
 def sharding(run: Run) -> list[str]:
     """What data-parallel ranks divide: ZeRO by its number, all with FSDP unless weights stay after the forward pass."""
     text, found = " ".join((said(run), *re.findall(r"fsdp=\d+", run.notes.lower()))), []
-    if re.search(SHARDED, text):
+    stage = _stage(text)
+    if says(SHARDED, text) or stage == 3:
         found.append(f"memory.zero={2 if 'no reshard' in text else 3}")
         shards = re.search(r"shard (\d+)", text) or re.search(r"fsdp=?(\d+)", text)
         dp = run.dp or run.gpus
         if shards and int(shards[1]) not in (dp, dp * (run.cp or 1), run.gpus):
             found.append(f"memory.optimizer_shards={shards[1]}")
-    elif told := re.search(r"zero-?([012])\b", text):
-        found.append(f"memory.zero={told[1]}")
+    elif stage is not None:
+        found.append(f"memory.zero={stage}")
     return found
 
 
 def hidden(run: Run, usually: Sequence[str] = ()) -> tuple[str, ...]:
     """Communication that runs behind compute: what the software hides `usually`, and what the row's words say."""
     text = said(run)
-    found = set(usually)
-    if re.search(r"tp (comm )?overlap|async-?\s?tp|overlapped dp/tp", f"{text} {run.notes.lower()}"):
-        found.add("tensor")
-    elif re.search(r"tp\d* vanilla", text):
-        found.discard("tensor")
-    if re.search(r"no[_ ](ep_)?overlap|(?<!tp )overlap off", text):
-        found.discard("expert")
-    elif re.search(r"ep_a2a_overlap|(ep|a2a)[\w ]* overlap|[;+] overlap on|dualpipe", text):
-        found.add("expert")
+    told = overlaps(text)
+    if says(ASYNC_TP, text) or says(r"tp (?:comm )?overlap|overlapped dp/tp", run.notes.lower()):
+        told["tensor"] = True
+    elif re.search(r"tp\d* vanilla", text) or denies(ASYNC_TP, text):
+        told["tensor"] = False
+    if says("dualpipe", text):
+        told.setdefault("expert", True)
+    found = {name for name in usually if told.get(name, True)} | {name for name, stands in told.items() if stands}
     return tuple(sorted(found))
 
 
@@ -122,5 +162,5 @@ def schedule_named(run: Run) -> str | None:
 
 def left_out(run: Run) -> list[str]:
     """What the row did that no setting says."""
-    found = ["offloaded activations taken as kept"] if "offload" in said(run) else []
-    return [*found, *(["orthogonalisation of Muon is not counted"] if "muon" in run.notes.lower() else [])]
+    found = ["offloaded activations taken as kept"] if says("offload", said(run)) else []
+    return [*found, *(["orthogonalisation of Muon is not counted"] if says("muon", run.notes.lower()) else [])]

@@ -191,7 +191,7 @@ def test_ones_own_row_of_a_published_source_has_its_practices(moeplan, table, pu
             "gemm",
             {"kind": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "latency_us": 200},
             {"dtype": "int4"},
-            "no peak of H100 SXM 80GB for int4",
+            "dtype: int4 is no known element type",
         ),
     ],
 )
@@ -214,3 +214,46 @@ def test_measurements_that_cannot_be_are_no_infinity(moeplan, table):
     found = told(moeplan, "--runs", table("runs", OWN | {"measured_step_s": 1e-300}))
     assert found["overall"]["step_time"]["rows"] == 0
     assert list(found["skipped"]) == ["step_time: predicted or measured is nothing that can be compared"]
+
+
+def test_a_table_without_rows_is_one_line(moeplan, table):
+    for kind in ("runs", "collectives", "gemm", "layers"):
+        code, out, err = moeplan(f"--{kind}", table(kind))
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert f"{kind}.csv: no rows below the header" in err
+
+
+def test_rows_that_measure_nothing_say_so(moeplan, table):
+    path = table("runs", OWN | {"measured_step_s": ""})
+    found = told(moeplan, "--runs", path)
+    (why,) = found["skipped"]
+    assert why.startswith("step_time: nothing measured: measured_step_s, ")
+    assert set(found["overall"]["step_time"].values()) == {0, None}
+    assert "no row could be compared: the reasons are above" in moeplan("--runs", path)[1]
+
+
+def test_reasons_of_ones_own_rows_carry_values_and_counts_do_not(moeplan, table):
+    rows = [OWN | {"id": f"X-{n}", "global_batch": n} for n in (1, 2)]
+    found = told(moeplan, "--runs", table("runs", *rows))
+    assert list(found["skipped"].values()) == [2]
+    assert [row["reason"] for row in found["skipped_ids"]] == [
+        f"global_batch: {n} is less than 16 micro-batches of 1, one per rank" for n in (1, 2)
+    ]
+
+
+def test_words_that_nobody_knows_are_told(moeplan, table):
+    rows = [
+        OWN | {"id": f"X-{n}", "dispatcher_or_overlap": text} for n, text in enumerate(("DeepEP; warp drive", "warp"))
+    ]
+    path = table("runs", *rows)
+    found = told(moeplan, "--runs", path)
+    assert found["not_understood"] == {"warp": 2, "drive": 1}
+    assert {row["note"] for row in found["worst"]} == {"not understood: warp, drive", "not understood: warp"}
+    assert "warp" in moeplan("--runs", path)[1].split("words not understood")[1]
+
+
+def test_an_error_of_a_names_file_names_it_and_its_line(moeplan, table, own_names):
+    own_names.write_text("kind,name,target\nmodel,A,B\nmodel,B,A\n")
+    code, out, err = moeplan("--runs", table("runs", OWN | {"model": "A"}), "--names", own_names)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"{own_names} line 3: model 'B': A -> B -> A is a circle" in err

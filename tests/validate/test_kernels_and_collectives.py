@@ -8,7 +8,7 @@ from msgspec import structs
 from moeplan.cost.compute import share
 from moeplan.errors import SpecError
 from moeplan.spec.shipped import load_calibration
-from moeplan.validation.collectives import predict_collective
+from moeplan.validation.collectives import pattern, predict_collective
 from moeplan.validation.kernels import held_out, predict_gemm
 from moeplan.validation.names import PUBLISHED
 from moeplan.validation.outcome import Skip
@@ -58,10 +58,35 @@ def test_one_byte_elements_have_their_own_peak_and_surface(names):
 
 
 def test_an_element_type_without_a_peak(names):
-    with pytest.raises(Skip, match="no peak of A100 SXM 80GB for fp8"):
+    with pytest.raises(Skip, match="gpu 'A100 SXM 80GB': no peak for fp8; the cluster file gives bf16, fp16"):
         predict_gemm(product(hardware="dgx-a100", dtype="fp8"), names)
-    with pytest.raises(Skip, match="for int4"):
+    with pytest.raises(Skip, match="gpu 'H100 SXM 80GB': no peak for fp4; the cluster file gives bf16"):
+        predict_gemm(product(dtype="NVFP4"), names)
+    with pytest.raises(Skip, match="dtype: int4 is no known element type") as caught:
         predict_gemm(product(dtype="int4"), names)
+    assert "right is bf16, fp16, fp8, fp8_block, mxfp8, nvfp4" in caught.value.told
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("FP16", "bf16"), ("float16", "bf16"), ("fp8-block", "fp8_block")])
+def test_element_types_have_several_names(names, dtype, same):
+    assert predict_gemm(product(dtype=dtype), names) == predict_gemm(product(dtype=same), names)
+
+
+def test_narrow_types_with_scales_are_priced_where_the_machine_has_them(names):
+    """Types without a surface of their own take the better of those that the calibration names, times a factor."""
+    types, like = ("fp8", "fp8_block", "mxfp8", "nvfp4"), load_calibration("b200").linear
+    rows = [predict_gemm(product(hardware="dgx-b200", dtype=dtype, m=8192), names).predicted for dtype in types]
+    best = min(rows[:2])
+    assert rows[2:] == pytest.approx([best / like["mxfp8"].times, best / like["nvfp4"].times])
+
+
+@pytest.mark.parametrize(
+    ("kind", "same"),
+    [("GEMM", "gemm"), ("matmul", "gemm"), ("grouped-gemm", "grouped_gemm"), ("Grouped GEMM", "grouped_gemm")],
+)
+def test_kinds_have_several_names(names, kind, same):
+    changes = {"m": 700, "groups": 4} if "roup" in kind else {}
+    assert predict_gemm(product(kind=kind, **changes), names) == predict_gemm(product(kind=same, **changes), names)
 
 
 @pytest.mark.parametrize("kind", ["attention", "gemv", "grouped"])
@@ -104,6 +129,36 @@ def test_collectives_inside_a_node(names, name, share, steps):
 def test_a_bus_bandwidth_gives_the_time(names, name, factor):
     row = collective(collective=name, latency_us=None, bw_GBps=100.0, bw_definition="nccl-tests busbw")
     assert predict_collective(row, names).measured == pytest.approx(factor * 7 / 8 * 2**26 / 100e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        *((text, "alltoall") for text in ("all_to_all", "all-to-all", "All to All", "AllToAll", "alltoall_perf")),
+        *((text, "all_reduce") for text in ("allreduce", "AllReduce", "all-reduce", "all_reduce_perf", "all reduce")),
+        *((text, "all_gather") for text in ("allgather", "all-gather")),
+        *((text, "reduce_scatter") for text in ("reducescatter", "reduce-scatter", "ReduceScatter")),
+        ("all-to-all (rail-aligned)", "alltoall (rail-aligned)"),
+        ("moe-dispatch", "moe_dispatch"),
+        ("MoE combine", "moe_combine"),
+        ("moe_dispatch (a2a only)", "moe_dispatch (a2a only)"),
+        ("broadcast", "broadcast"),
+        ("allreduced", "allreduced"),
+        ("all_scatter", "all_scatter"),
+    ],
+)
+def test_collectives_have_several_names(text, name):
+    assert pattern(text) == name
+
+
+def test_another_name_is_the_same_collective(names):
+    one, other = (predict_collective(collective(collective=text), names) for text in ("all_to_all", "alltoall"))
+    assert one == other
+
+
+def test_an_algorithm_bandwidth_is_bytes_over_seconds(names):
+    row = collective(latency_us=None, bw_GBps=100.0, bw_definition="algbw", definition_of_bytes=None)
+    assert predict_collective(row, names).measured == pytest.approx(2**26 / 100e9)
 
 
 def test_two_nodes_send_half_over_their_cards(names):
@@ -189,7 +244,8 @@ def test_puts_that_gpus_start_take_the_cards_inside_a_node_too(names):
         ({"gpus": None}, "number of GPUs not published"),
         ({"message_bytes": None}, "bytes not published"),
         ({"message_bytes": 2.0**20 - 1}, "below 1 MiB"),
-        ({"latency_us": None}, "no time published"),
+        ({"latency_us": None}, "latency_us, bw_GBps: both are empty"),
+        ({"latency_us": None, "collective": "moe_dispatch"}, "latency_us, bw_GBps: both are empty"),
         ({"latency_us": None, "bw_GBps": 5.0, "bw_definition": "RDMA"}, "no time published"),
         ({"collective": "broadcast"}, "broadcast is no pattern"),
         ({"definition_of_bytes": "bytes of all ranks"}, "bytes in a definition of their own"),

@@ -4,7 +4,7 @@ import pytest
 
 from moeplan.layout import Recompute
 from moeplan.validation.outcome import Skip
-from moeplan.validation.recompute import recompute_rule
+from moeplan.validation.recompute import Rule, recompute_rule
 
 EVERYTHING = {"attention": "full", "ffn": "full"}
 
@@ -69,3 +69,14 @@ def test_what_no_rule_says(text):
 def test_every_published_rule_is_known(published_runs):
     for run in published_runs.values():
         recompute_rule(run.recompute, 32)
+
+
+@pytest.mark.parametrize("text", ["none", "no", "no recompute", "off", "False", "disabled", "not used", "without", ""])
+def test_nothing_is_computed_again_where_the_cell_says_so(text):
+    assert recompute_rule(text) == Rule(Recompute())
+
+
+def test_a_reason_says_what_would_be_right():
+    with pytest.raises(Skip) as caught:
+        recompute_rule("selective:router")
+    assert caught.value.told.startswith("recompute: module router is not known; right is core_attn, ")

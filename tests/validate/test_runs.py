@@ -84,6 +84,10 @@ def test_only_what_is_printed_is_compared(runs, run_row):
     [
         ("", 1e9),
         ("mem unit GiB", 2**30),
+        ("mem unit TiB", 2**40),
+        ("peak 0.1 TiB", 2**40),
+        ("memory unit: MB", 1e6),
+        ("mem unit tb", 1e12),
         ("peak allocated GiB; overlap", 2**30),
         ("mem unit GB as printed (GiB for Qwen3-30B rows)", 1e9),
         ("peak HBM GiB/rank; mem unit GB (as reported)", 1e9),
@@ -91,6 +95,12 @@ def test_only_what_is_printed_is_compared(runs, run_row):
 )
 def test_the_unit_of_memory_is_the_notes(run_row, notes, unit):
     assert memory_unit_bytes(run_row(notes=notes)) == unit
+
+
+def test_a_unit_of_memory_that_is_none_is_a_reason(runs, run_row):
+    _, skipped = runs.compare(run_row(measured_peak_mem_gb=1.0, notes="mem unit furlongs"))
+    assert skipped.measure == "peak_memory"
+    assert skipped.told == "notes: mem unit furlongs: right is mb, mib, gb, gib, tb, tib"
 
 
 def test_the_unit_of_memory_may_be_one_models(run_row):
@@ -105,6 +115,8 @@ def test_the_unit_of_memory_may_be_one_models(run_row):
     ("changes", "reason"),
     [
         ({"dtype": "INT8"}, "dtype: neither 16 bits"),
+        ({"dispatcher_or_overlap": "ZeRO 9"}, "dispatcher_or_overlap: no stage of ZeRO"),
+        ({"notes": "capacity factor 1e9"}, "capacity factor: no number"),
         ({"recompute": "selective:router"}, "recompute: module router is not known"),
         ({"dp": 3}, "dp is not what the other degrees leave"),
         ({"gpus": 12}, "hardware: GPUs are not whole nodes of 8"),
