@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 ENDS = r"[;,+()\[\]]|\s\|\s|(?<!comm)\.\s"
 """What a negation does not reach over."""
+REACH = 100
+"""Letters before and after a word among which a negation is looked for."""
 HEADS = (
     r"overlap|graph|fsdp|zero|deep-?ep|hybrid-?ep|all-?to-?all|all-?gather|flex\b"
     r"|compil|fusion|offload|interleaved|drop|bubble|dualpipe|full"
@@ -30,8 +32,8 @@ def mentions(pattern: str, text: str) -> Iterator[tuple[re.Match[str], bool]]:
 
 def negated(text: str, start: int, end: int) -> bool:
     """Whether what stands from `start` to `end` is said not to be: "no X", "without X", "X off", "X=false"."""
-    before = re.split(ENDS, text[:start])[-1]
-    after = re.split(r"[;,+]", text[end:])[0]
+    before = re.split(ENDS, text[max(0, start - REACH) : start])[-1]
+    after = re.split(r"[;,+]", text[end : end + REACH])[0]
     return bool(re.search(BEFORE, before) or re.search(AFTER, after))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from moeplan.validation.negation import negated
+from moeplan.validation.negation import REACH, negated
 
 OWNERS = {
     "tensor": r"a?tp\d*|tensor",
@@ -27,7 +27,11 @@ def overlaps(text: str) -> dict[str, bool]:
     """
     found: dict[str, bool] = {}
     for one in re.finditer(r"overlap(?:ped|ping|s)?", text):
-        named = _before(text[: one.start()]) or _after(text[one.end() :]) or ["expert"]
+        named = (
+            _before(text[max(0, one.start() - REACH) : one.start()])
+            or _after(text[one.end() : one.end() + REACH])
+            or ["expert"]
+        )
         found |= dict.fromkeys(named, not negated(text, one.start(), one.end()))
     return {name: stands for name, stands in found.items() if name}
 

@@ -25,7 +25,7 @@ WORDS = (
     *(*DISPATCHERS, *SCHEDULES, ANY_GRAPHS, rf"{ASYNC_TP}\d*", CAPACITY, STAGE),
     *(rf"(?:megatron[_-])?(?:{SHARDED})\d*(?: shard \d+)?", r"no reshard(?: after \w+)?", r"layout \S+"),
     *(r"(?:torch\.)?compiled?", r"(?:loss|ce) fusion", r"all opts", r"token[\s_-]?drop\w*", r"capacity\b[^;]*"),
-    *(r"\w*offload\w*(?:=\d+|\s*\([^)]*\))?", r"vanilla", r"overlap(?:ped|ping|s)?"),
+    *(r"(?:\w{1,40}_)?offload\w*(?:=\d+|\s*\([^)]*\))?", r"vanilla", r"overlap(?:ped|ping|s)?"),
     *(pattern for pattern in OWNERS.values() if pattern),
     FILLERS,
 )

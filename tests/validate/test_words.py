@@ -242,3 +242,11 @@ def test_words_that_nothing_is_made_of(run_row, text, left):
 def test_few_published_rows_have_words_that_are_not_understood(published_runs):
     strange = [run for run in published_runs.values() if unread(run)]
     assert len(strange) < 0.1 * len(published_runs)
+
+
+@pytest.mark.parametrize("text", ["overlap " * 5000, "no " * 20000, "no_a" * 10000 + "overlap", "overlap no " * 3000])
+def test_long_cells_are_read_too(run_row, text):
+    run = run_row(dispatcher_or_overlap=text + "; DeepEP; zero-3")
+    assert words.execution_settings(run)[1:] == ["execution.dispatcher=deepep", "memory.zero=3"]
+    assert set(words.hidden(run)) <= {"expert"}
+    assert not {"overlap", "deepep"} & set(unread(run))
