@@ -8,7 +8,7 @@ from types import MappingProxyType
 from moeplan.layout import Colocated, StageGraph
 from moeplan.mesh import mesh_stages, meshes
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import num_ranks
+from moeplan.spec.cluster import domain_gpus, num_ranks
 
 NAME = "colocated"
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
@@ -21,4 +21,4 @@ def stages(case: Case, layout: Colocated) -> StageGraph:
 
 def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Colocated]:
     """Every layout of the family: tensor parallelism inside a node, expert groups of any size."""
-    yield from meshes(case, chosen, widest_tp=case.cluster.node.gpus, widest_ep=num_ranks(case.cluster))
+    yield from meshes(case, chosen, widest_tp=domain_gpus(case.cluster), widest_ep=num_ranks(case.cluster))

@@ -13,15 +13,18 @@ from moeplan.errors import SpecError
 from moeplan.layout import Piper, StageGraph, check_positive
 from moeplan.mesh import mesh_of, mesh_stages, meshes
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec, num_ranks, single_hop_nodes
+from moeplan.spec.cluster import ClusterSpec, domain_gpus, num_ranks, single_hop_nodes
 
 NAME = "piper"
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
 
 
 def widest_group(cluster: ClusterSpec) -> int:
-    """Most ranks of an expert group: the GPUs of one node times the nodes of one single-hop switch group."""
-    return cluster.node.gpus * min(cluster.nodes, single_hop_nodes(cluster))
+    """Most ranks of an expert group: the GPUs of one node times the nodes of one single-hop switch group.
+
+    Or those of an NVLink domain, where it is larger.
+    """
+    return max(domain_gpus(cluster), cluster.node.gpus * min(cluster.nodes, single_hop_nodes(cluster)))
 
 
 def stages(case: Case, layout: Piper) -> StageGraph:
@@ -32,7 +35,7 @@ def stages(case: Case, layout: Piper) -> StageGraph:
         raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
     if not fits_nodes(case.cluster, layout.ep):
         raise SpecError(
-            f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {case.cluster.node.gpus}"
+            f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {domain_gpus(case.cluster)}"
             f" GPUs or switches of {single_hop_nodes(case.cluster)} nodes"
         )
     world = num_ranks(case.cluster)
@@ -45,9 +48,9 @@ def stages(case: Case, layout: Piper) -> StageGraph:
 
 
 def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:
-    """Whether groups of `ep` neighbouring ranks lie each inside one node, or fill whole nodes of one leaf."""
-    gpus = cluster.node.gpus
-    return gpus % ep == 0 or (ep % gpus == 0 and single_hop_nodes(cluster) % (ep // gpus) == 0)
+    """Whether groups of `ep` neighbouring ranks lie each inside one NVLink domain, or fill whole ones of one leaf."""
+    gpus = domain_gpus(cluster)
+    return gpus % ep == 0 or (ep % gpus == 0 and single_hop_nodes(cluster) * cluster.node.gpus % ep == 0)
 
 
 def layouts(case: Case, chosen: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Iterator[Piper]:

@@ -17,9 +17,11 @@ LINKS_PER_POSITION = 4
 
 
 def demands(
-    program: Program, graph: StageGraph, duration_ns: Sequence[int], *, gpus_per_node: int, latency_ns: int
+    program: Program, graph: StageGraph, duration_ns: Sequence[int], *, homes: Sequence[int], latency_ns: int
 ) -> dict[int, Demand]:
     """The demand of each transfer that may meet another; of `duration_ns`, at most `latency_ns` hold no link.
+
+    `homes` is the node, or NVLink domain, of each rank.
 
     Transfers of one stream never meet: a link that only one stream uses is left out, and a transfer without links too.
     """
@@ -30,7 +32,7 @@ def demands(
         first = program.ops[stream.ops[0]]
         if first.kind in TRANSFERS and not receives(stream):
             target = first.peers[0] if first.peers else first.position
-            tier = 2 * _crosses(graph, first.position, target, gpus_per_node)
+            tier = 2 * _crosses(graph, first.position, target, homes)
             links[number] = (LINKS_PER_POSITION * first.position + tier, LINKS_PER_POSITION * target + tier + 1)
             for link in links[number]:
                 users.setdefault(link, set()).add(number)
@@ -46,7 +48,7 @@ def demands(
     return result
 
 
-def _crosses(graph: StageGraph, position: int, other: int, gpus_per_node: int) -> bool:
-    """Whether rows between the two positions of any copy leave a node."""
+def _crosses(graph: StageGraph, position: int, other: int, homes: Sequence[int]) -> bool:
+    """Whether rows between the two positions of any copy leave a node; `homes` is that of each rank."""
     pairs = zip(graph.positions[position].ranks, graph.positions[other].ranks, strict=True)
-    return any(len({rank // gpus_per_node for rank in (*here, *there)}) > 1 for here, there in pairs)
+    return any(len({homes[rank] for rank in (*here, *there)}) > 1 for here, there in pairs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from moeplan.errors import SpecError
 from moeplan.spec.cluster import ClusterSpec, check_cluster
 from moeplan.spec.execution import PEAKS, Execution, check_execution
@@ -32,17 +34,20 @@ KINDS: dict[str, type[Record]] = {
 
 
 def check_case(case: Case) -> Case:
-    """`case`, or SpecError with the first two numbers in it that do not go together, or what is of another type."""
+    """`case`, its cluster without nodes to exclude; SpecError with the first two numbers that do not go together.
+
+    Also where something is of another type.
+    """
     check_kinds(case)
     for name in KINDS:
         validated(getattr(case, name), name)
     check_model(case.model)
-    check_cluster(case.cluster)
+    cluster = check_cluster(case.cluster)
     check_memory(case.memory)
     check_execution(case.execution)
     _check_linear(case.execution.linear, case.cluster)
     _check_mtp(case)
-    return case
+    return case if cluster is case.cluster else structs.replace(case, cluster=cluster)
 
 
 def check_kinds(case: Case) -> Case:

@@ -12,6 +12,8 @@ from moeplan.spec.record import Plain, Record, convert, to_plain
 
 _FREE_KEYS = ("cluster.gpu.peak", "cluster.sources")
 """Tables whose keys are the user's own."""
+_HOST_LISTS = ("cluster.hosts", "cluster.use", "cluster.exclude")
+"""Text even where it looks like a number or a list: without names, nodes are called 0, 1, ..."""
 
 
 def override(case: Case, settings: Sequence[str]) -> Case:
@@ -40,7 +42,9 @@ def _parse(setting: str) -> tuple[str, Plain]:
     path, equals, text = setting.partition("=")
     if not equals or not all(path.strip().split(".")):
         raise SpecError(f"--set {setting}: not a setting; right: path=value, such as model.top_k=4")
-    return path.strip(), _value(text.strip())
+    path, text = path.strip(), text.strip()
+    value = _value(text)
+    return path, text if path in _HOST_LISTS and not isinstance(value, str) else value
 
 
 def _value(text: str) -> Plain:

@@ -12,7 +12,7 @@ from moeplan.topology.inside import Floats, Integers, Links
 
 
 class Alike(NamedTuple):
-    """Where each rank is, on a cluster whose nodes, switches and groups are all alike; four arrays [ranks].
+    """Where each rank is, on a cluster whose nodes, switches and groups are all alike; five arrays [ranks].
 
     Two lists of ranks are alike where they have the same numbers within nodes, and share nodes, switches and tops in
     the same way: then the routes among the ranks of the one list cross links like those of the other.
@@ -22,7 +22,9 @@ class Alike(NamedTuple):
     """The number of the GPU within its node."""
     node: Integers
     switch: Integers
-    """The leaf or switch that the node is linked to."""
+    """The leaf or switch that the GPU's NIC is linked to."""
+    unit: Integers
+    """The switches that the NICs of the GPU's node are linked to; no two units share one."""
     top: Integers
     """The spine or group that the switch is linked to, from where all others are reached alike."""
 
@@ -35,7 +37,7 @@ class Alike(NamedTuple):
         first = np.empty(int(item.max(initial=-1)) + 1, dtype=np.intp)
         first[item[::-1]] = ranks[::-1]
         found, offset = np.zeros(first.size, dtype=np.intp), 1
-        for place in (self.top, self.switch, self.node):
+        for place in (self.top, self.unit, self.switch, self.node):
             spans = np.zeros(first.size, dtype=bool)
             spans[item[place[ranks] != place[first][item]]] = True
             joined = np.zeros(int(place.max()) + 1, dtype=bool)
@@ -45,9 +47,9 @@ class Alike(NamedTuple):
         return found
 
     def forms(self, ranks: Integers, island: Integers) -> NDArray[np.int32]:
-        """Four numbers per rank, the same for two islands whose ranks are alike [n, 4]; `island` [n] ascends."""
+        """Five numbers per rank, the same for two islands whose ranks are alike [n, 5]; `island` [n] ascends."""
         columns = [self.row[ranks]]
-        for place in (self.node, self.switch, self.top):
+        for place in (self.node, self.switch, self.unit, self.top):
             _, first, number = np.unique(island * (int(place.max()) + 1) + place[ranks], True, True)
             order = np.argsort(first)
             met = np.empty(order.size, dtype=np.intp)
@@ -70,8 +72,25 @@ def alike(ways: Access, home: Integers, gpu: Integers, links: Links, numbers: Fl
     top = _tops(ways.core, ways.core_links, numbers)
     if top is None or not _equal_nodes(owner, local, links, numbers):
         return None
-    node, switch, top = (np.unique(place, return_inverse=True)[1] for place in (home[gpu], ways.core, top[ways.core]))
-    return Alike(local[gpu], node, switch, top)
+    places = home[gpu], ways.core, top[ways.core]
+    node, switch, top = (np.unique(place, return_inverse=True)[1] for place in places)
+    unit = _units(node, local[gpu], switch)
+    return None if unit is None else Alike(local[gpu], node, switch, unit, top)
+
+
+def _units(node: Integers, row: Integers, switch: Integers) -> Integers | None:
+    """A number for the switches of each rank's node [ranks]; None where two nodes share some of theirs and not all.
+
+    A node's GPUs are on the same switch where those of every other node are.
+    """
+    order = np.lexsort((row, node))
+    table = switch[order].reshape(int(node.max()) + 1, -1)
+    shape = np.array([np.unique(line, return_inverse=True)[1] for line in np.unique(table, axis=0)])
+    lines, number = np.unique(table, axis=0, return_inverse=True)
+    held = [set(line.tolist()) for line in lines]
+    if not _same(shape) or sum(map(len, held)) > len(set().union(*held)):
+        return None
+    return np.asarray(number.reshape(-1)[node], dtype=np.intp)
 
 
 def _numbered(owner: Integers) -> Integers:

@@ -15,7 +15,7 @@ MOST_ENTRIES = 2**31
 """Pairs of vertices whose route may be known at the same time: 8 GiB."""
 AT_ONCE = 2**27
 """Starts times edges that are searched at the same time: 128 MiB, a few times."""
-KINDS = {"gpu": 0, "node": 1, "nic": 2}
+KINDS = {"gpu": 0, "node": 1, "bridge": 1, "nic": 2}
 GPU, _, NIC, CORE = range(4)
 """Kinds of vertices; all that are neither GPUs, switches inside nodes, nor NICs are the core."""
 
@@ -103,12 +103,13 @@ class Access(NamedTuple):
 
 
 def access(kind: Integers, links: Links, gpu: Integers, node: Integers, inside: NDArray[np.bool_]) -> Access | None:
-    """How GPUs reach the core, where there is only one way; None where a shorter route may lead elsewhere.
+    """How GPUs reach the core, where there is only one way; None where there are others.
 
     There is one where every GPU has one NIC, in both directions, every NIC one vertex of the core, no NIC serves two
-    nodes, all NICs of a node have the same vertex of the core, and edges are of no other kind. Then a route to another
-    node is up, across the core and down: any other has more hops. `kind` is that of each vertex, `gpu` the vertex and
-    `node` the node of each rank, `inside` whether an edge is inside a node.
+    nodes, all NICs of a node have the same vertex of the core, or several alike in all nodes, and edges are of no other
+    kind. Then a route to another node is up, across the core and down; with one vertex, any other has more hops.
+    `kind` is that of each vertex, `gpu` the vertex and `node` the node of each rank, `inside` whether an edge is inside
+    a node.
     """
     edge, tail, head, vertices = links
     a, b = kind[tail], kind[head]
@@ -125,7 +126,7 @@ def access(kind: Integers, links: Links, gpu: Integers, node: Integers, inside: 
     nic, far = head[up[gpu]], np.full(vertices, NONE, dtype=np.intp)
     far[nics] = head[out[nics]]
     one_way = (nic == tail[down[gpu]]).all() and (far[nics] == tail[back[nics]]).all()
-    if not one_way or _differs(node, nic) or _differs(far[nic], node):
+    if not one_way or differs(node, nic) or not _regular(far[nic], node):
         return None
     across = Links(edge[core], tail[core], head[core], vertices)
     return Access(
@@ -141,7 +142,19 @@ def _only(edges: Integers, ends: Integers, vertices: int) -> Integers:
     return found
 
 
-def _differs(value: Integers, owner: Integers) -> bool:
+def _regular(leaf: Integers, node: Integers) -> bool:
+    """Whether GPUs of a node are on one switch or several where those of every other node are."""
+    if not differs(leaf, node):
+        return True
+    count = np.bincount(node)
+    if (count != count[0]).any():
+        return False
+    table = leaf[np.argsort(node, kind="stable")].reshape(count.size, -1)
+    met = np.array([np.unique(line, return_inverse=True)[1] for line in np.unique(table, axis=0)])
+    return bool((met == met[0]).all())
+
+
+def differs(value: Integers, owner: Integers) -> bool:
     """Whether the `value` of one `owner` [n] is not the same everywhere."""
     _, first, number = np.unique(owner, return_index=True, return_inverse=True)
     return bool((value[first][number] != value).any())

@@ -16,6 +16,7 @@ from moeplan.spec.cluster import (
     node_of,
     num_ranks,
     single_hop_nodes,
+    sized,
 )
 from moeplan.spec.record import convert, to_plain
 from moeplan.spec.shipped import load_cluster
@@ -143,3 +144,10 @@ def test_dgx_has_what_its_sources_print() -> None:
     assert dgx.node.nics * dgx.node.nic_bytes_per_s == 400e9
     assert 2 * dgx.node.link_bytes_per_s == 900e9
     assert dgx.sources
+
+
+def test_a_machine_of_named_nodes_is_not_made_larger() -> None:
+    named = msgspec.structs.replace(H800, hosts="n[0-15]", node=msgspec.structs.replace(H800.node, domain=2))
+    assert sized(named, 64) == first_gpus(named, 64)
+    with pytest.raises(SpecError, match="256 GPUs asked for, of 128"):
+        sized(named, 256)

@@ -4,6 +4,7 @@ import pytest
 
 from moeplan.errors import SpecError
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import hosts_of
 from moeplan.spec.override import override, split_settings
 from moeplan.spec.shipped import load_cluster, load_model
 from moeplan.spec.workload import Workload
@@ -106,3 +107,10 @@ def test_layout_settings_are_kept_apart() -> None:
     assert layout == {"tp": 4, "family": "piper"}
     with pytest.raises(SpecError, match="right: path=value"):
         split_settings(["layout.tp"])
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("7", 1), ("[7]", 1), ("[7-8]", 2), ("7,9", 2), ('"7"', 1)])
+def test_nodes_without_names_are_named_by_their_numbers(text: str, nodes: int) -> None:
+    case = override(CASE, [f"cluster.use={text}", f"cluster.nodes={nodes}"])
+    assert hosts_of(case.cluster)[0] == "7"
+    assert "7" not in hosts_of(override(CASE, [f"cluster.exclude={text}"]).cluster)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeplan.errors import SpecError
-from moeplan.spec.cluster import ClusterSpec, Dragonfly, Gpu, Node, Tree, first_gpus
+from moeplan.hostlist import compress
+from moeplan.spec.cluster import Bridge, ClusterSpec, Dragonfly, Gpu, Level, Node, Torus, Tree, first_gpus
 from moeplan.spec.shipped import load_cluster
 from moeplan.topology import between
 from moeplan.topology.graph import build
@@ -23,7 +24,9 @@ LINK = {"bandwidth_bytes_per_s": 1e9, "latency_s": 1e-6}
 
 @st.composite
 def clusters(draw):
-    """Trees and dragonflies; nodes with a switch, or with the links of a line and some more; any number of NICs."""
+    """Trees, dragonflies, tori; nodes with a switch, alone or for two, PCIe bridges, or with the links of a line and
+    some more; any number of NICs; on the first places, or on any.
+    """
     gpus = draw(st.integers(1, 4))
     line = [(i, i + 1) for i in range(gpus - 1)] if draw(st.booleans()) else []
     more = [pair for pair in itertools.combinations(range(gpus), 2) if line and pair not in line]
@@ -36,12 +39,25 @@ def clusters(draw):
         nic_bytes_per_s=BytesPerS(50e9),
         nic_latency_s=Seconds(2e-6),
         links=tuple((a, b, BytesPerS(30e9)) for a, b in pairs),
+        bridge=None
+        if line or gpus % 2
+        else draw(st.none() | st.just(Bridge(gpus=2, uplink_bytes_per_s=BytesPerS(2e9)))),
     )
+    if not line and not node.bridge:
+        node = msgspec.structs.replace(node, domain=draw(st.integers(1, 2)))
+    level = st.builds(Level, children=st.integers(1, 3), uplink_bytes_per_s=st.just(BytesPerS(3e12)))
     tree = st.builds(
         Tree,
         nodes_per_leaf=st.integers(1, 3),
         uplink_bytes_per_s=st.just(BytesPerS(1e12)),
         hop_latency_s=st.just(Seconds(3e-6)),
+        levels=st.lists(level, max_size=2).map(tuple),
+    )
+    torus = st.builds(
+        Torus,
+        shape=st.sampled_from([(16,), (4, 3, 2), (2, 2, 4), (3, 1, 7)]),
+        link_bytes_per_s=st.just(BytesPerS(20e9)),
+        hop_latency_s=st.just(Seconds(5e-6)),
     )
     dragonfly = st.builds(
         Dragonfly,
@@ -53,7 +69,10 @@ def clusters(draw):
         hop_latency_s=st.just(Seconds(5e-6)),
     )
     gpu = Gpu(name="gpu", hbm_bytes=Bytes(80e9), hbm_bytes_per_s=BytesPerS(3e12), peak_flop_per_s={})
-    return ClusterSpec(name="test", nodes=draw(st.integers(1, 7)), gpu=gpu, node=node, network=draw(tree | dragonfly))
+    nodes, network = draw(st.integers(1, 7)), draw(tree | dragonfly | torus)
+    places = draw(st.none() | st.lists(st.integers(0, 15), min_size=nodes, max_size=nodes, unique=True))
+    use = "" if places is None else compress(map(str, places))
+    return ClusterSpec(name="test", nodes=nodes, gpu=gpu, node=node, network=network, use=use)
 
 
 @st.composite
@@ -129,7 +148,7 @@ def test_an_edited_graph_has_the_routes_of_a_search_over_all_vertices(graph):
 @given(clusters(), st.data())
 def test_of_many_ways_across_the_core_the_first_edges_are_taken(spec, data):
     graph = build(spec)
-    core = [v for v in graph if v[0] not in ("gpu", "node", "nic")] + [("spine", i) for i in range(2)]
+    core = [v for v in graph if v[0] not in ("gpu", "node", "bridge", "nic")] + [("spine", i) for i in range(2)]
     for a, b in data.draw(st.lists(st.tuples(st.sampled_from(core), st.sampled_from(core)), max_size=8)):
         if a != b:
             graph.add_edge(a, b, **LINK)
