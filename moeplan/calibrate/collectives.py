@@ -13,6 +13,7 @@ from moeplan.calibrate.published import rows_of
 from moeplan.cost import communication as network
 from moeplan.cost.communication import Dispatcher
 from moeplan.spec.calibration import Calibration
+from moeplan.spec.cluster import sized
 from moeplan.spec.shipped import load_cluster
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
@@ -20,8 +21,6 @@ from moeplan.units import Bytes
 
 LEAST_BYTES, WHOLE_BYTES, SMALL_WEIGHT = 2.0**16, 2.0**20, 0.3
 """Smaller messages than the first are not fitted; those below the second weigh less: steps rarely wait for them."""
-RACK = 64
-"""GPUs of a larger domain that jobs use (assumed)."""
 TOP_K, HIDDEN, TOKENS, TEST_NODES = 8, 7168, 4096, 4
 """Of the tests of deepseek-ai/DeepEP, whose tokens reach 4 nodes at most."""
 LEAST_BLOCKS = 12
@@ -120,13 +119,11 @@ def apiece(calibration: Calibration, messages: float) -> Calibration:
 
 @cache
 def part(cluster: str, gpus: int, nics: int = 0) -> Fabric:
-    """The routes of `gpus` GPUs of a shipped cluster, as many nodes as they need; of a rack, 64 GPUs are used."""
+    """The routes of `gpus` GPUs of a shipped cluster, or of all those of the nodes that they need."""
     found = load_cluster(cluster)
-    per_node = min(found.node.gpus, RACK)
-    local = min(gpus, per_node)
-    used = nics or -(-local * found.node.nics // found.node.gpus)
-    node = structs.replace(found.node, gpus=local, nics=used)
-    return Fabric(build(structs.replace(found, node=node, nodes=-(-gpus // per_node))))
+    node = structs.replace(found.node, nics=nics or found.node.nics)
+    whole = gpus if gpus < node.gpus else -(-gpus // node.gpus) * node.gpus
+    return Fabric(build(sized(structs.replace(found, node=node), whole)))
 
 
 def _rows(hardware: Sequence[str]) -> list[Mapping[str, str]]:

@@ -122,16 +122,20 @@ def _node_section(accelerator: str) -> dict[str, Any]:
 def _network_section() -> dict[str, Any]:
     told = _tier(fitted_network())
     starts = told["starts"] | {"point_to_point": POINT_TO_POINT}
-    return {**told, "starts": starts, "source": "measured", "note": _NETWORK_NOTE}
+    return {**told, **MESSAGES, "starts": starts, "source": "measured", "note": _NETWORK_NOTE}
 
 
 _NETWORK_NOTE = """\
 One fit for all machines: NCCL's alltoall over 2 and 3 racks of GB200 and 2 nodes of B300 (oracle-quickstart), 2 nodes
 of H200 with EFA and of RTX 6000D (a public nccl-tests report), DeepEP's normal kernels on 2 to 8 nodes of H100
 (aiconfigurator), its low-latency kernels on H800 (README of deepseek-ai/DeepEP), HybridEP on 4 DGX H100 (Megatron-LM,
-HybridEP tables). Every message costs half_message more: kernels that send token by token pay it for each. The start of
-point_to_point is assumed.
+HybridEP tables). Every message costs half_message more: kernels that send token by token pay it for each. What one of
+all_to_all takes at least is assumed, half a microsecond of a NIC of 50 GB/s for NCCL's proxy threads: no table of small
+messages to many nodes was found. The start of point_to_point is assumed.
 """
+
+
+MESSAGES = {"least_messages": {"all_to_all": "25 kB"}}
 
 
 @cache
@@ -204,7 +208,13 @@ def priced(node: Numbers, between: Numbers, *, reduces: bool) -> Calibration:
     changes: dict[str, Tier] = {}
     for name, numbers in (("node", node), ("network", between)):
         if numbers:
-            told = {**_tier(numbers), "source": "measured", "note": "fit", "reduces": reduces and name == "node"}
+            told = {
+                **_tier(numbers),
+                **(MESSAGES if name == "network" else {}),
+                "source": "measured",
+                "note": "fit",
+                "reduces": reduces and name == "node",
+            }
             changes[name] = convert(told, Tier, where=name)
     return structs.replace(any_, **changes)
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from moeplan.calibrate.kernels import excess, measured, surface
 from moeplan.calibrate.links import link_sections
-from moeplan.calibrate.text import toml_text
 from moeplan.spec.calibration import Calibration, Surface, check_calibration
 from moeplan.spec.record import convert, read_toml
+from moeplan.toml_text import toml_text
 
 Table: TypeAlias = dict[str, Any]
 STATED = Path(str(resources.files("moeplan.calibrate"))) / "stated.toml"

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeplan.cli.app import app, say
+from moeplan.cli.app import app, check_output, say
 from moeplan.errors import SpecError
 
-calibrate = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make calibration files from tables of measurements."
-)
+calibrate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make calibration files from measurements.")
 app.add_typer(calibrate, name="calibrate")
 
 
 @calibrate.callback()
 def group() -> None:
-    """Make calibration files from tables of measurements."""
+    """Make calibration files from measurements."""
 
 
 @calibrate.command()
@@ -45,3 +44,38 @@ def rebuild(
     for name, text in texts.items():
         write_whole(folder / f"{name}.toml", text)
     say(f"wrote {len(names)} calibrations to {out}")
+
+
+@calibrate.command()
+def fit(
+    logs: Annotated[list[Path], typer.Argument(help="logs of nccl-tests or rccl-tests", metavar="LOG...")],
+    output: Annotated[str, typer.Option("-o", "--output", help="where the calibration goes; - is stdout")],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="shipped name or TOML file; default: the one with the logs' GPU")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option("--like", help="calibration for all that no log tells; default: the cluster's")
+    ] = None,
+) -> None:
+    """Fit how much of its links a machine reaches to logs of nccl-tests, and write a calibration.
+
+    Example: moeplan calibrate fit alltoall_perf_1node.log all_reduce_perf_2node.log --cluster dgx-h100 -o mine.toml
+    """
+    from moeplan.calibrate.from_logs import calibrated
+    from moeplan.report import print_table
+    from moeplan.spec.record import write_whole
+
+    check_output(output)
+    if output != "-" and not output.endswith(".toml"):
+        raise SpecError(f"-o {output}: a calibration's file ends in .toml")
+    if output != "-" and any(os.path.realpath(output) == os.path.realpath(one) for one in logs):
+        raise SpecError(f"-o {output}: is one of the logs")
+    found = calibrated(logs, Path(output).stem if output != "-" else "fitted", cluster, like)
+    print_table(found.rows, sys.stderr if output == "-" else sys.stdout, title=found.title)
+    for warning in found.warnings:
+        say(f"warning: {warning}")
+    if output == "-":
+        sys.stdout.write(found.text)
+    else:
+        write_whole(Path(output), found.text.encode())
+        say(f"wrote {output}")

@@ -98,20 +98,41 @@ class Tier(Record):
     """Share of the bandwidth that large transfers reach, by the pattern that reaches most."""
     half_message_bytes: Bytes = msgspec.field(name="half_message")
     """Bytes that every message costs more; the message size that reaches half of the bandwidth."""
+    least_bytes: dict[Pattern, Bytes] = msgspec.field(name="least_messages", default_factory=dict)
+    """Bytes that a message of a pattern takes a NIC the time of, however small it is: NICs and threads need it.
+    Links between switches carry it as any other."""
     latency_s: Seconds = msgspec.field(name="latency")
     """Start of one collective or transfer, on top of the links' own latencies."""
     starts_s: dict[Pattern, Seconds] = msgspec.field(name="starts", default_factory=dict)
     """The same of a pattern or a library that starts faster or slower than `latency`."""
     fill_s: Seconds = msgspec.field(name="fill", default=Seconds(0.0))
     """Start of one chunk of a transfer."""
+    fills_s: dict[Pattern, Seconds] = msgspec.field(name="fills", default_factory=dict)
+    """The same of a pattern or a library whose chunks start faster or slower than `fill`."""
     shares: dict[Pattern, Share] = msgspec.field(default_factory=dict)
     """Of `efficiency`, what a pattern or a library reaches; 1 where it is not named."""
     kernel_bytes_per_s: BytesPerS = msgspec.field(name="kernel", default=BytesPerS(0.0))
     """Bytes that one rank's kernel copies per second, its own share included; 0: more than the links carry."""
+    contention: Annotated[float, msgspec.Meta(ge=1, le=16)] = 1.0
+    """Seconds of a NIC with very many messages under way at once, over those with `few_flows`: 1 is none (measured
+    collectives hold theirs already); whatever the pattern is."""
+    few_flows: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 32.0
+    """Messages that a NIC sends at once without that (assumed)."""
     reduces: bool = False
     """Whether the switch adds up what the ranks of a node send it, so that each sends its buffer once."""
+    measured: tuple[Pattern, ...] = ()
+    """Patterns fitted to logs of one's own machine; where there are some, all others are uncalibrated."""
+    others: Source = "assumed"
+    """Where those others' numbers are from."""
+    flagged: tuple[str, ...] = ()
+    """Points of those logs that were left out as outliers: pattern, size, ranks, bandwidth, file."""
     source: Source
     note: str
+
+
+def source_of(tier: Tier, pattern: Pattern) -> Source:
+    """Where the seconds of `pattern` on `tier` are from: in a tier fitted to logs, others than these do not count."""
+    return tier.others if tier.measured and pattern not in tier.measured else tier.source
 
 
 class Calibration(Record):

@@ -56,6 +56,13 @@ def load_cluster(text: str | Path) -> ClusterSpec:
     return check_cluster(_load(_text(text, "cluster"), "cluster", ClusterSpec))
 
 
+def cluster_of(given: ClusterSpec | str | Path) -> ClusterSpec:
+    """`given`, or the cluster that it names; SpecError as `load_cluster`."""
+    if isinstance(given, str | Path):
+        return load_cluster(given)
+    return of_type(given, ClusterSpec, "cluster", right="a ClusterSpec, as load_cluster(...) gives, or its name")
+
+
 def load_calibration(text: str | Path) -> Calibration:
     """The calibration that `text` names: a shipped one or a TOML file; SpecError as `load_model`."""
     return check_calibration(_load(_text(text, "calibration"), "calibration", Calibration))
@@ -74,6 +81,11 @@ def calibration_of(given: Calibration | str | Path) -> Calibration:
 def _text(given: object, kind: Kind) -> str:
     """What names something: text or a path; SpecError for anything else."""
     return str(path_of(given, kind)) if not isinstance(given, str) else given
+
+
+def calibration_file(text: str | Path) -> Path:
+    """The file that `load_calibration` reads."""
+    return _files("calibration").get(str(text), Path(text))
 
 
 def _load(text: str, kind: Kind, record: type[T]) -> T:

@@ -7,10 +7,10 @@ import pytest
 from moeplan.calibrate import rebuild
 from moeplan.calibrate.constants import FACTORS
 from moeplan.calibrate.rebuild import STATED, accelerators, rebuilt
-from moeplan.calibrate.text import toml_text
 from moeplan.errors import SpecError
 from moeplan.spec.record import read_toml
 from moeplan.spec.shipped import load_calibration, load_cluster, shipped
+from moeplan.toml_text import toml_text
 
 FOLDER = Path(rebuild.__file__).parents[1] / "calibrations"
 
