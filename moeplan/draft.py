@@ -8,7 +8,7 @@ from moeplan.batch import Batch, batch
 from moeplan.layout import Disaggregated, Layout, Recompute, StageGraph
 from moeplan.layouts import stages
 from moeplan.overlaps import plain
-from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver, place
+from moeplan.plan import SCHEMA, SCHEMA_VERSION, Duration, Plan, Predictions, ScheduleText, Solver, place, tiers_in
 from moeplan.schedule import Shape, Steps, to_text
 from moeplan.schedules import make
 from moeplan.spec.case import Case
@@ -34,10 +34,17 @@ def draft(case: Case, layout: Layout, *, schedule: str, recompute: Recompute | N
 def draft_with_steps(
     case: Case, layout: Layout, *, schedule: str, recompute: Recompute | None = None
 ) -> tuple[Plan, Steps]:
-    """As `draft`, with the steps that its schedule text says."""
+    """As `draft`, with the steps that its schedule text says; rows go straight where a cost model would choose."""
     plan = outline(case, layout, schedule=schedule, recompute=recompute)
+    plan = structs.replace(plan, graph=straight(plan.graph))
     steps = make(schedule, shape_of(layout, plan.graph, plan.batch.microbatches))
     return spelled(plan, steps), steps
+
+
+def straight(graph: StageGraph) -> StageGraph:
+    """`graph` with the flat algorithm at every edge that leaves it open."""
+    edges = (structs.replace(e, algorithm="flat") if e.algorithm == "fastest" else e for e in graph.edges)
+    return structs.replace(graph, edges=tuple(edges))
 
 
 def spelled(plan: Plan, steps: Steps) -> Plan:
@@ -75,4 +82,5 @@ def outline(case: Case, layout: Layout, *, schedule: str, recompute: Recompute |
         durations=empty,
         predictions=nothing,
         solver=Solver(status="given"),
+        tiers=tiers_in(graph, case.cluster),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain as joined
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import structs
 
@@ -122,7 +122,8 @@ class Edge(Record):
     """How rows go from piece i to piece i + 1."""
 
     kind: EdgeKind
-    algorithm: Literal["none", "p2p", "flat", "deduplicated"] = "none"
+    algorithm: Literal["none", "p2p", "flat", "two_level", "halo", "halo_chunked", "fastest", "deduplicated"] = "none"
+    """fastest: what costs least of flat, two_level, halo and halo_chunked, before a plan names one."""
 
 
 class Replica(Record):
@@ -197,7 +198,17 @@ def chain(model: ModelSpec, stage_of: Callable[[int, Side], int]) -> list[Piece]
     return pieces
 
 
-def join_edges(pieces: Sequence[Piece], stages: Sequence[tuple[int, ...]], *, deduplicate: bool = False) -> list[Edge]:
+Exchange: TypeAlias = Literal["fastest", "flat", "two_level", "halo", "halo_chunked"]
+EXCHANGES: tuple[Exchange, ...] = ("fastest", "flat", "two_level", "halo", "halo_chunked")
+
+
+def join_edges(
+    pieces: Sequence[Piece],
+    stages: Sequence[tuple[int, ...]],
+    *,
+    deduplicate: bool = False,
+    exchange: Exchange = "flat",
+) -> list[Edge]:
     """How each two neighbours of the chain communicate.
 
     Into experts rows fan out, out of experts (and out of a dense FFN on other ranks) they fan in: dispatch and combine
@@ -210,10 +221,10 @@ def join_edges(pieces: Sequence[Piece], stages: Sequence[tuple[int, ...]], *, de
         if following.kind == "experts" or (following.kind == "dense" and not same):
             once = deduplicate and following.kind == "experts"
             fan_out = Edge(kind="m2n", algorithm="deduplicated" if once else "p2p")
-            edges.append(Edge(kind="dispatch", algorithm="flat") if same else fan_out)
+            edges.append(Edge(kind="dispatch", algorithm=exchange) if same else fan_out)
         elif piece.kind == "experts" or (piece.kind == "dense" and rode):
             back = Edge(kind="n2m", algorithm=edges[-1].algorithm)
-            edges.append(Edge(kind="combine", algorithm="flat") if same else back)
+            edges.append(Edge(kind="combine", algorithm=exchange) if same else back)
         else:
             edges.append(Edge(kind="local") if same else Edge(kind="send", algorithm="p2p"))
     return edges
@@ -254,6 +265,7 @@ def assemble(  # noqa: PLR0913
     cp: int = 1,
     etp: int = 1,
     deduplicate: bool = False,
+    exchange: Exchange = "flat",
     sharded: bool = True,
 ) -> StageGraph:
     """The stage graph of a family's choice: chain, edges and replicas follow from positions and the cut."""
@@ -262,7 +274,7 @@ def assemble(  # noqa: PLR0913
         positions=tuple(positions),
         stages=tuple(stages),
         pieces=tuple(pieces),
-        edges=tuple(join_edges(pieces, stages, deduplicate=deduplicate)),
+        edges=tuple(join_edges(pieces, stages, deduplicate=deduplicate, exchange=exchange)),
         replicas=(),
         tp=tp,
         cp=cp,
@@ -338,7 +350,13 @@ def check(model: ModelSpec, graph: StageGraph) -> None:
     if stages != sorted(stages) or set(stages) != set(range(len(graph.stages))):
         raise SpecError(f"layout: {len(graph.stages)} stages do not cut the chain in order")
     deduplicate = any(edge.algorithm == "deduplicated" for edge in graph.edges)
-    if list(graph.edges) != join_edges(graph.pieces, graph.stages, deduplicate=deduplicate):
+    usual = [
+        structs.replace(edge, algorithm="flat")
+        if edge.kind in ("dispatch", "combine") and edge.algorithm in EXCHANGES
+        else edge
+        for edge in graph.edges
+    ]
+    if usual != join_edges(graph.pieces, graph.stages, deduplicate=deduplicate):
         raise SpecError("layout: edges do not join the pieces as their ranks demand")
     ranks = [rank for position in graph.positions for group in position.ranks for rank in group]
     if sorted(ranks) != list(range(len(ranks))):

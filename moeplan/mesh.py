@@ -132,6 +132,7 @@ def mesh_stages(case: Case, layout: Colocated) -> StageGraph:
         cp=layout.cp,
         etp=layout.etp,
         ep=layout.ep,
+        exchange=case.execution.exchange,
         sharded=case.memory.optimizer_shards != 1 and case.memory.zero > 0,
     )
 

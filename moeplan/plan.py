@@ -13,11 +13,12 @@ from moeplan.overlap import Overlap
 from moeplan.program import Program, lower
 from moeplan.schedule import Steps, from_text
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec
+from moeplan.spec.cluster import ClusterSpec, hosts_of, nic_of, node_at
 from moeplan.spec.record import Record, to_json, to_plain
+from moeplan.tiers import Tiers, tiers_of
 
 SCHEMA: Final = "moeplan.plan"
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 
 class ScheduleText(Record):
@@ -115,6 +116,8 @@ class Plan(Record):
     durations: tuple[Duration, ...]
     predictions: Predictions
     solver: Solver
+    tiers: tuple[Tiers, ...] = ()
+    """How the ranks of each group that exchanges rows by nodes stand on the network, in the order of `tiers_in`."""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: Provenance = Provenance()
@@ -123,6 +126,18 @@ class Plan(Record):
         case, told, family = self.case, self.predictions, self.layout.__struct_config__.tag
         where = f"{case.model.name} on {world_size(self)} GPUs of {case.cluster.name}"
         return f"Plan({where}, {family}, {self.schedule.name}: {told.step_s:.4g} s)"
+
+
+def tiers_in(graph: StageGraph, cluster: ClusterSpec) -> tuple[Tiers, ...]:
+    """The tiers of all groups of positions at which rows go by nodes, in the order of their ranks."""
+    found = {
+        group
+        for i, edge in enumerate(graph.edges)
+        if edge.kind in ("dispatch", "combine") and edge.algorithm in ("two_level", "halo", "halo_chunked")
+        for position in graph.stages[graph.pieces[i].stage]
+        for group in graph.positions[position].ranks
+    }
+    return tuple(tiers_of(cluster, group) for group in sorted(found))
 
 
 def world_size(plan: Plan) -> int:
@@ -181,8 +196,9 @@ def is_stale(plan: Plan) -> bool:
 
 def place(cluster: ClusterSpec, world: int) -> Placement:
     """Ranks 0..world-1 in node order, each with the NIC that serves its GPU."""
-    gpus, nics = cluster.node.gpus, cluster.node.nics
+    gpus, special = cluster.node.gpus, bool(cluster.kinds or cluster.without_nics)
+    nodes = [node_at(cluster, host) for host in hosts_of(cluster)] if special else [cluster.node] * cluster.nodes
     return Placement(
         nodes=tuple(rank // gpus for rank in range(world)),
-        nics=tuple(rank % gpus * nics // gpus if nics else -1 for rank in range(world)),
+        nics=tuple(nic_of(nodes[rank // gpus], rank % gpus) for rank in range(world)),
     )

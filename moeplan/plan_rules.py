@@ -9,7 +9,7 @@ from moeplan.batch import batch
 from moeplan.errors import SpecError
 from moeplan.layout import Disaggregated, Piper
 from moeplan.mesh import mesh_of
-from moeplan.plan import Plan, inputs_digest, place, program_of, world_size
+from moeplan.plan import Plan, inputs_digest, place, program_of, tiers_in, world_size
 from moeplan.spec.case import check_case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import moe_layers
@@ -34,6 +34,8 @@ def check(plan: Plan) -> None:
         raise SpecError(f"plan: {world_size(plan)} ranks, its cluster has {num_ranks(plan.case.cluster)}")
     if plan.placement != place(plan.case.cluster, world_size(plan)):
         raise SpecError("placement: nodes and NICs are not those of the cluster's ranks in node order")
+    if plan.tiers != tiers_in(plan.graph, plan.case.cluster):
+        raise SpecError("tiers: nodes and groups are not those of the ranks that exchange rows by nodes")
     _check_predictions(plan)
     program_of(plan)
     if plan.predictions.of_inputs not in ("", inputs_digest(plan)):

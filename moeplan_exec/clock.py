@@ -30,6 +30,15 @@ class Clock:
         with self.lock:
             self.spans.append(span)
 
+    def phase(self, op: Op, name: str, start_ns: int, end_ns: int) -> None:
+        """A part of `op`, such as phase I of HALO, ran from `start_ns` to `end_ns`; parts may overlap."""
+        stream = f"{self.program.streams[op.stream].name}, {name}"
+        span = Span(
+            op=op.id, name=f"{text_of(op)} {name}", lane=self.rank, stream=stream, start_ns=start_ns, end_ns=end_ns
+        )
+        with self.lock:
+            self.spans.append(span)
+
     def take(self) -> list[Span]:
         """The spans since the last call, in the order in which they began."""
         spans, self.spans = sorted(self.spans, key=lambda span: span.start_ns), []

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from moeplan.spec.cluster import domain_of
 from moeplan_exec.edges import FanIn, FanOut, Gradients, present
 from moeplan_exec.exchange import exchange
 from moeplan_exec.parcel import Column, Parcel, counted, grouped
@@ -52,8 +53,9 @@ class Deduplicated(FanOut):
 
     def __init__(self, site: Site, number: int, groups: Mapping[tuple[int, ...], dist.ProcessGroup]) -> None:
         super().__init__(site, number)
-        ranks, local = site.group(self.peers(0, forward=True)), site.rank % site.plan.case.cluster.node.gpus
-        nodes = by_node(site.plan, ranks)
+        ranks = site.group(self.peers(0, forward=True))
+        nodes, cluster = by_node(site.plan, ranks), site.plan.case.cluster
+        local = sum(domain_of(cluster, rank) == domain_of(cluster, site.rank) for rank in range(site.rank))
         rail = {rank: node[local % len(node)] for node in nodes for rank in node}
         self.rail = self._by_expert([ranks.index(rail[rank]) for rank in ranks])
         """[expert]: index of the rank that takes in the copies for it from this rank."""

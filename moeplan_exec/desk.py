@@ -10,6 +10,8 @@ from moeplan.program import Op
 from moeplan_exec.autograd import Gradients, Kept
 from moeplan_exec.exchange import Arriving
 from moeplan_exec.model import Tensors
+from moeplan_exec.parcel import Parcel
+from moeplan_exec.under_way import Underway
 
 Key = tuple[int, int]
 """(piece, micro-batch)."""
@@ -26,7 +28,7 @@ class Desk:
     gradients: dict[Key, Gradients] = field(default_factory=dict)
     """Of the outputs of a piece, waiting for its backward."""
     kept: dict[Key, Kept] = field(default_factory=dict)
-    arriving: dict[int, tuple[Op, int, Arriving]] = field(default_factory=dict)
+    arriving: dict[int, tuple[Op, int, Arriving | Underway[Parcel]]] = field(default_factory=dict)
     """Transfers inside the position by operation id, with their start."""
     losses: list[Tensor] = field(default_factory=list)
     """Shares of the loss [] of the micro-batches whose head is here."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
 from moeplan.layout import Edge, StageGraph
 from moeplan.plan import Plan
 from moeplan.program import Op, Program
+from moeplan.tiers import members
+from moeplan_exec.lanes import Lanes, make_lanes
 from moeplan_exec.site import Site, by_node
 
 Queue = tuple[int, int, str, str]
@@ -23,6 +25,8 @@ class Groups:
     """By rank list: a position of one copy, its ranks on one node, or the holders of the same parameters."""
     queue: dict[Queue, dist.ProcessGroup]
     """One per queue of this rank's copy, so that the two directions of a pair do not wait for each other."""
+    lanes: dict[tuple[int, ...], Lanes] = field(default_factory=dict)
+    """By rank list: positions of one copy whose rows go by nodes."""
 
 
 def queue_of(op: Op, *, receiving: bool) -> Queue:
@@ -62,4 +66,9 @@ def make_groups(site: Site, program: Program) -> Groups:
             group = dist.new_group(sorted(ranks))
             if site.rank in ranks:
                 queue[key] = group
-    return Groups({ranks: group for ranks, group in collective.items() if site.rank in ranks}, queue)
+    lanes = {members(tiers): make_lanes(tiers, site.rank) for tiers in site.plan.tiers}
+    return Groups(
+        {ranks: group for ranks, group in collective.items() if site.rank in ranks},
+        queue,
+        {ranks: found for ranks, found in lanes.items() if found is not None},
+    )

@@ -7,7 +7,8 @@ every operation lists the transfers it depends on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,11 +17,12 @@ from moeplan.errors import ExecutionError
 from moeplan.layout import experts_of
 from moeplan.program import Op, Program, is_receive, keeps, text_of
 from moeplan_exec import data
+from moeplan_exec.all_to_all import begin_parcel
 from moeplan_exec.autograd import Gradients, Kept, add_weight_gradients, backward, detached, input_gradients, leaves
 from moeplan_exec.chain import edges_of
 from moeplan_exec.clock import Clock
 from moeplan_exec.desk import Desk, Key
-from moeplan_exec.exchange import exchange
+from moeplan_exec.exchange import Arriving, exchange
 from moeplan_exec.groups import Groups, queue_of
 from moeplan_exec.hooks import Hooks
 from moeplan_exec.model import Tensors, forward_of
@@ -29,6 +31,7 @@ from moeplan_exec.parcel import Parcel
 from moeplan_exec.queues import Incoming, Outgoing
 from moeplan_exec.shelf import Shelf
 from moeplan_exec.site import Site, copy_sequences, own_sequences, own_tokens
+from moeplan_exec.under_way import Underway
 
 
 class Interpreter:
@@ -199,10 +202,18 @@ class Interpreter:
             self.hooks.leaving(op, parcel)
             self.outgoing[op.stream].post(op, parcel)
             return
-        group = self.groups.collective.get(self.site.group(op.position))
         expected = edge.counts[op.microbatch] if op.phase == "B" else None
         start = time.perf_counter_ns()
-        self.desk.arriving[op.id] = (op, start, exchange(parcel, edge.columns(op.phase), group, expected))
+        self.desk.arriving[op.id] = (op, start, self.swap(op, parcel, expected))
+
+    def swap(self, op: Op, parcel: Parcel, expected: Sequence[Sequence[int]] | None) -> Arriving | Underway[Parcel]:
+        """Start to swap rows inside the position by the algorithm that the plan names."""
+        ranks, columns = self.site.group(op.position), self.edges[op.piece].columns(op.phase)
+        algorithm = self.site.graph.edges[op.piece].algorithm
+        if algorithm == "flat" or ranks not in self.groups.lanes:
+            return exchange(parcel, columns, self.groups.collective.get(ranks), expected)
+        log = partial(self.clock.phase, op)
+        return begin_parcel(parcel, columns, self.groups.lanes[ranks], expected, algorithm=algorithm, log=log)
 
     def settle(self, op: Op) -> None:
         """Wait for `op` if it is a transfer to this rank, and unpack what it brings."""

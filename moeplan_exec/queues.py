@@ -9,9 +9,8 @@ nobody that they are done but the one who waits for them: hence threads.
 from __future__ import annotations
 
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,32 +19,11 @@ from moeplan.errors import ExecutionError
 from moeplan.program import Op
 from moeplan_exec.clock import Clock
 from moeplan_exec.parcel import Column, Parcel, empty, part
+from moeplan_exec.worker import Worker
 
 HEADER_TAG = 0
 AHEAD = 2
 """Messages that may lie in a queue before anyone asks for them."""
-
-
-class _Worker:
-    """A daemon thread whose failure is raised in the thread that asks for its results."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.work()
-        except BaseException as error:
-            self.error = error
-
-    def join(self) -> None:
-        """Wait for the end of the thread and raise what it raised."""
-        self.thread.join()
-        if self.error is not None:
-            raise self.error
 
 
 class Outgoing:
@@ -54,7 +32,7 @@ class Outgoing:
     def __init__(self, peers: Sequence[int], group: dist.ProcessGroup, clock: Clock) -> None:
         self.peers, self.group, self.clock = peers, group, clock
         self.messages: queue.SimpleQueue[tuple[Op, Parcel] | None] = queue.SimpleQueue()
-        self.worker = _Worker(self._post_all)
+        self.worker = Worker(self._post_all)
 
     def post(self, op: Op, parcel: Parcel) -> None:
         """Send `parcel` after all that were posted before; returns at once."""
@@ -108,7 +86,7 @@ class Incoming:
         self.clock, self.device = clock, device
         self.mailbox: dict[int, Parcel] = {}
         self.arrived: queue.Queue[tuple[Op, Parcel] | BaseException] = queue.Queue(AHEAD)
-        self.worker = _Worker(self._receive_all)
+        self.worker = Worker(self._receive_all)
 
     def take(self, op: Op) -> Parcel:
         """The parcel of `op`; those that the sender sent before wait in the mailbox."""

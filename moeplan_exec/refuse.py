@@ -13,8 +13,8 @@ from moeplan.spec.model import GroupedQuery, Latent, ModelSpec, windows
 ALGORITHMS = {
     "local": ("none",),
     "send": ("p2p",),
-    "dispatch": ("flat",),
-    "combine": ("flat",),
+    "dispatch": ("flat", "two_level", "halo", "halo_chunked"),
+    "combine": ("flat", "two_level", "halo", "halo_chunked"),
     "m2n": ("p2p", "deduplicated"),
     "n2m": ("p2p", "deduplicated"),
 }
@@ -72,7 +72,7 @@ def _carried_out(plan: Plan) -> Iterator[str]:
     """Ways of carrying out a step that the executor does not know."""
     for name in Execution.__struct_fields__:
         found, right = getattr(plan.case.execution, name), getattr(Execution(), name)
-        if found != right:
+        if found != right and name != "exchange":
             yield f"execution.{name} {_text(found)} cannot be run, {_text(right)} can"
     if plan.case.memory.zero > 1:
         yield f"memory.zero {plan.case.memory.zero} cannot be run, 0 and 1 can"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import groupby
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from moeplan.batch import sequences
 from moeplan.layout import StageGraph, shard_of
 from moeplan.plan import Plan
-from moeplan.spec.cluster import node_of
+from moeplan.spec.cluster import domain_of
 from moeplan.spec.model import ModelSpec
 
 
@@ -65,8 +64,11 @@ def find(plan: Plan, rank: int, device: torch.device, dtype: torch.dtype) -> Sit
 
 
 def by_node(plan: Plan, ranks: Sequence[int]) -> list[tuple[int, ...]]:
-    """`ranks` cut into those of each node, ascending."""
-    return [tuple(node) for _, node in groupby(sorted(ranks), partial(node_of, plan.case.cluster))]
+    """`ranks` cut into those of each node, or NVLink domain, ascending."""
+    found: dict[int, list[int]] = {}
+    for rank in sorted(ranks):
+        found.setdefault(domain_of(plan.case.cluster, rank), []).append(rank)
+    return [*map(tuple, found.values())]
 
 
 def copy_sequences(site: Site, microbatch: int) -> range:

@@ -17,22 +17,26 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from moeplan.cost import Cost
-from moeplan.cost.demand import Demand, busiest_s, demands
+from moeplan.cost.demand import Demand, busiest_s, demand_of, demands
+from moeplan.cost.pairs import pairs
 from moeplan.cost.patterns import (
     Groups,
     Side,
+    Transfers,
     by_node,
     copies,
     ends,
-    every_pair,
     ring,
     routed,
     side,
     switched,
 )
 from moeplan.errors import SpecError
-from moeplan.spec.calibration import Calibration
+from moeplan.spec.calibration import Calibration, Tier, source_of
 from moeplan.spec.calibration import Pattern as Named
 from moeplan.topology.routes import Fabric
 
@@ -124,6 +128,25 @@ def dispatch(
     return _together(calibration, phases, bytes_per_rank, dispatcher, copied * bytes_per_rank)
 
 
+def uneven(
+    fabric: Fabric,
+    calibration: Calibration,
+    sources: ArrayLike,
+    targets: ArrayLike,
+    num_bytes: ArrayLike,
+    named: Named = "all_to_all",
+) -> Cost:
+    """Seconds until `num_bytes[i]` have gone from rank `sources[i]` to `targets[i]` [transfers], all at the same time.
+
+    One message each; what stays on its rank, and messages without bytes, cost nothing. SpecError as `Fabric.crossings`.
+    """
+    source, target = (np.asarray(ranks, dtype=np.intp) for ranks in (sources, targets))
+    size = np.asarray(num_bytes, dtype=np.float64)
+    copied = max((float(np.bincount(ends, size).max(initial=0.0)) for ends in (source, target)), default=0.0)
+    demand = demand_of(fabric, Transfers(source, target, size, np.ones(size.size)))
+    return _seconds(calibration, demand, 1.0, named, copied)
+
+
 def all_gather(fabric: Fabric, calibration: Calibration, groups: Groups, buffer_bytes: float) -> Cost:
     """Seconds of ring all-gathers; `buffer_bytes` is the whole gathered buffer, of which each rank brings 1 / n.
 
@@ -165,7 +188,7 @@ def point_to_point(fabric: Fabric, calibration: Calibration, pairs: Groups, byte
 
 
 def _pairs(fabric: Fabric, sides: Sequence[Side]) -> tuple[Demand, ...]:
-    return demands(fabric, ("pairs",), sides, lambda some: [every_pair(*some)])
+    return demands(fabric, ("pairs",), sides, lambda some: [pairs(fabric, *some)])
 
 
 def _once(calibration: Calibration, phases: Sequence[Demand], size: float, named: Named, copied: float = 0.0) -> Cost:
@@ -183,7 +206,12 @@ def _rings(fabric: Fabric, calibration: Calibration, groups: Groups, size: float
     demand = _ring_demand(fabric, ranks)
     if named != "all_reduce":
         return _seconds(calibration, demand, size, named, size)
-    twice = Demand(2 * demand.inside, 2 * demand.between, 2 * demand.latency_s)
+    twice = demand._replace(
+        inside=2 * demand.inside,
+        between=2 * demand.between,
+        latency_s=2 * demand.latency_s,
+        handled=2 * demand.handled,
+    )
     if not calibration.node.reduces:
         return _seconds(calibration, twice, size, named, 2 * size)
     (added,) = demands(fabric, ("switched",), [ranks], lambda some: [switched(fabric, *some)])
@@ -204,7 +232,13 @@ def _together(calibration: Calibration, phases: Sequence[Demand], size: float, n
     far = any(phase.between.size for phase in moving)
     tier = calibration.network if far else calibration.node
     latency = tier.starts_s.get(named, tier.latency_s) + sum(phase.latency_s for phase in moving)
-    return Cost(latency + max(_moving_s(calibration, phase, size, named, copied) for phase in moving), tier.source)
+    seconds = latency + max(_moving_s(calibration, phase, size, named, copied) for phase in moving)
+    return Cost(seconds, source_of(tier, named))
+
+
+def phase_cost(calibration: Calibration, demand: Demand, size: float, named: Named) -> Cost:
+    """Seconds of one phase of an all-to-all of `size` bytes per rank; nothing to move costs nothing."""
+    return _seconds(calibration, demand, size, named, size)
 
 
 def _seconds(calibration: Calibration, demand: Demand, size: float, named: Named, copied: float = 0.0) -> Cost:
@@ -212,11 +246,18 @@ def _seconds(calibration: Calibration, demand: Demand, size: float, named: Named
     return _together(calibration, [demand], size, named, copied)
 
 
+def crowding(network: Tier, flows: float) -> float:
+    """How much longer NICs take that send `flows` messages at once: 1 + (contention - 1) max(0, 1 - few / flows)."""
+    return 1 + (network.contention - 1) * max(0.0, 1 - network.few_flows / flows) if flows else 1.0
+
+
 def _moving_s(calibration: Calibration, demand: Demand, size: float, named: Named, copied: float) -> float:
     """Seconds of the busiest link, or of the kernels that copy, with the fill of their pipeline."""
     node, network = calibration.node, calibration.network
-    inside = busiest_s(demand.inside, node, size) / node.shares.get(named, 1.0)
-    between = busiest_s(demand.between, network, size) / network.shares.get(named, 1.0)
+    inside = busiest_s(demand.inside, 0.0, node, size, named) / node.shares.get(named, 1.0)
+    between = busiest_s(demand.between, demand.handled, network, size, named) / network.shares.get(named, 1.0)
+    between *= crowding(network, demand.flows)
     kernel = copied / node.kernel_bytes_per_s if node.kernel_bytes_per_s else 0.0
     moving = max(inside, between, kernel)
-    return moving + 2 * sqrt((network if demand.between.size else node).fill_s * moving)
+    tier = network if demand.between.size else node
+    return moving + 2 * sqrt(tier.fills_s.get(named, tier.fill_s) * moving)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.cost.patterns import Side, Transfers
+from moeplan.spec.calibration import Pattern as Named
 from moeplan.spec.calibration import Tier
 from moeplan.topology.inside import Floats, Integers
 from moeplan.topology.routes import Fabric
@@ -31,6 +32,10 @@ class Demand(NamedTuple):
     latency_s: float
     """Of the slowest route, or of the slowest chain of routes; that of a transfer that is split is the mean over its
     paths, weighted by share."""
+    flows: float = 0.0
+    """Transfers that one NIC sends at the same time, at most."""
+    handled: float = 0.0
+    """Messages / bandwidth of the NIC that has most, at either end, for what a message takes there at least [s/B]."""
 
 
 def demands(fabric: Fabric, key: Key, sides: Sequence[Side], pattern: Pattern) -> tuple[Demand, ...]:
@@ -46,9 +51,14 @@ def demands(fabric: Fabric, key: Key, sides: Sequence[Side], pattern: Pattern) -
     return known[exact]
 
 
-def busiest_s(links: Floats, tier: Tier, size: float) -> float:
-    """Seconds of the busiest of `links` [2, n], with `size` and the half message that every message costs more."""
-    return float((size * links[0] + tier.half_message_bytes * links[1]).max(initial=0.0) / tier.efficiency)
+def busiest_s(links: Floats, handled: float, tier: Tier, size: float, named: Named) -> float:
+    """Seconds of the busiest of `links` [2, n], with `size` and what messages cost more, or of who handles messages.
+
+    What a message takes at least, whoever sends it needs, and whoever receives it; switches do not.
+    """
+    load = size * links[0] + tier.half_message_bytes * links[1]
+    least = tier.least_bytes.get(named, 0.0) * handled
+    return max(float(load.max(initial=0.0)), least) / tier.efficiency
 
 
 _Known: TypeAlias = "dict[tuple[object, ...], tuple[Demand, ...]]"
@@ -61,7 +71,7 @@ def _known(
     like = (key, "like", form)
     if form is not None and like in known:
         return known[like]
-    found = tuple(_demand(fabric, phase) for phase in pattern(sides))
+    found = tuple(demand_of(fabric, phase) for phase in pattern(sides))
     if form is not None:
         known[like] = found
     return found
@@ -100,22 +110,39 @@ def _cut(values: NDArray[_T], number: Integers) -> list[NDArray[_T]]:
     return np.split(values, np.cumsum(np.bincount(number))[:-1])
 
 
-def _demand(fabric: Fabric, transfers: Transfers) -> Demand:
+def demand_of(fabric: Fabric, transfers: Transfers) -> Demand:
     """Loads of all links at the same time; of links that others outdo in bytes and in messages, nothing is kept."""
     moving = np.flatnonzero(transfers.share > 0)
-    source, target, share, messages = (part[moving] for part in transfers[:4])
+    source, target = transfers.source[moving], transfers.target[moving]
+    share, messages = transfers.share[moving], transfers.messages[moving]
     loads = np.zeros((2, len(fabric.edges)))
     latency: Floats = np.zeros(moving.size)
+    under_way, flows = _under_way(source, transfers.at_once), np.zeros(len(fabric.edges))
     for part in fabric.parts(source, target):
+        leaves = fabric.leaves_node[part.edge]
+        flows += np.bincount(part.edge[leaves], under_way[part.transfer[leaves]], minlength=flows.size)
         loads[0] += fabric.per_edge(part, share)
         loads[1] += fabric.per_edge(part, messages)
         seconds = fabric.latency_s[part.edge] * part.share
         latency += np.bincount(part.transfer, seconds, minlength=moving.size)
-    loads /= fabric.bandwidth_bytes_per_s
+    longest = float(latency.max(initial=0.0))
+    if transfers.far is not None:
+        further, far_s = fabric.far(transfers.far)
+        loads, longest = loads + further, max(longest, far_s)
+        flows += np.where(fabric.leaves_node, further[1], 0.0)
+    loads = fabric.spread(loads) / fabric.bandwidth_bytes_per_s
     inside, between = (_outer(loads[:, near & (loads[0] > 0)]) for near in (fabric.inside_node, ~fabric.inside_node))
     if transfers.chain is not None:
-        latency = np.asarray(np.bincount(transfers.chain[moving], latency * share), dtype=np.float64)
-    return Demand(inside, between, float(latency.max(initial=0.0)))
+        longest = float(np.bincount(transfers.chain[moving], latency * share).max(initial=0.0))
+    handled = float(loads[1, fabric.handles & (loads[0] > 0)].max(initial=0.0))
+    return Demand(inside, between, longest, float(flows.max(initial=0.0)), handled)
+
+
+def _under_way(source: Integers, at_once: int) -> Floats:
+    """The part of each transfer that is under way at any time: 1, or `at_once` of all that its source has."""
+    if not at_once:
+        return np.ones(source.size)
+    return np.asarray(np.minimum(1.0, at_once / np.bincount(source)[source]), dtype=np.float64)
 
 
 def _outer(links: Floats) -> Floats:
@@ -134,6 +161,8 @@ def _worst(each: Sequence[tuple[Demand, ...]]) -> tuple[Demand, ...]:
             _outer(np.concatenate([d.inside for d in phase], axis=1)),
             _outer(np.concatenate([d.between for d in phase], axis=1)),
             max(d.latency_s for d in phase),
+            max(d.flows for d in phase),
+            max(d.handled for d in phase),
         )
         for phase in zip(*each, strict=True)
     )

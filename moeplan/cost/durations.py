@@ -13,7 +13,7 @@ from msgspec import structs
 
 from moeplan.batch import Batch
 from moeplan.cost import Cost
-from moeplan.cost.edges import alike_edges, edge_in_step
+from moeplan.cost.edges import alike_edges, edge_in_step, settled
 from moeplan.cost.exposure import resharded
 from moeplan.cost.pieces import alike, price, seconds
 from moeplan.cost.pricing import Loads as Loads
@@ -23,7 +23,7 @@ from moeplan.cost.pricing import loads as loads
 from moeplan.cost.synchronisation import optimizer, shared
 from moeplan.errors import SpecError
 from moeplan.layout import Recompute, StageGraph
-from moeplan.plan import Duration
+from moeplan.plan import Duration, Plan, tiers_in
 from moeplan.program import Program, receives, text_of
 from moeplan.spec.case import Case
 
@@ -32,6 +32,16 @@ TINY_S = 1e-12
 """Compute that takes no time waits for nothing."""
 LONGEST_S = 1e8
 """No operation takes longer: three years, and nanoseconds stay exact."""
+
+
+def settle(plan: Plan, machine: Machine) -> Plan:
+    """`plan` with the fastest way for rows at every edge that leaves it open, and the tiers of the groups that need it.
+
+    Of a full micro-batch's rows; its durations are those of `predict` then.
+    """
+    pricing = Pricing(plan.case, plan.graph, machine, plan.recompute)
+    graph = settled(pricing, loads(plan.case, plan.graph, plan.batch, 0))
+    return structs.replace(plan, graph=graph, tiers=tiers_in(graph, plan.case.cluster))
 
 
 def predict(

@@ -5,13 +5,18 @@ from __future__ import annotations
 from math import comb
 
 import numpy as np
+from msgspec import structs
 
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
+from moeplan.cost.exchange import ALGORITHMS, exchange, fastest
 from moeplan.cost.exposure import exposed_experts
-from moeplan.cost.pricing import Loads, Pricing
-from moeplan.layout import StageGraph
+from moeplan.cost.patterns import Groups, side
+from moeplan.cost.pricing import Loads, Machine, Pricing
+from moeplan.layout import Exchange, StageGraph
 from moeplan.resources.traffic import edge_bytes, residual_bytes
+from moeplan.resources.work import Load
+from moeplan.spec.case import Case
 
 
 def alike_edges(graph: StageGraph) -> dict[tuple[str, str, int, int, bool], list[int]]:
@@ -32,10 +37,12 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
     ends = [graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)]
     source, target = ends if direction == "F" else ends[::-1]
     ranks = [graph.positions[p].ranks for p in (source, target)]
-    size = edge_bytes(case.model, graph, edge, direction, at[source], dtype=case.workload.dtype)
+    size = edge_bytes(case.model, graph, edge, direction, at[source], **_types(case))
     kind, algorithm = graph.edges[edge].kind, graph.edges[edge].algorithm
     if kind in ("dispatch", "combine"):
-        return _routed(pricing, source, size * (case.execution.capacity or 1.0))
+        return routed_cost(
+            case, machine, expert_groups(graph, source), size * (case.execution.capacity or 1.0), algorithm
+        )
     if kind == "send":
         pairs = [pair for a, b in zip(*ranks, strict=True) for pair in zip(a, b, strict=True)]
         return network.point_to_point(*machine, pairs, size)
@@ -43,10 +50,15 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
         attention, ffn = ends if kind == "m2n" else ends[::-1]
         load, dtype = at[attention], case.workload.dtype
         carried = residual_bytes(case.model, graph, edge, load, dtype=dtype) if kind == "m2n" else 0.0
-        rows = edge_bytes(case.model, graph, edge, direction, load, dtype=dtype) - carried
+        rows = edge_bytes(case.model, graph, edge, direction, load, **_types(case)) - carried
         sides = graph.positions[attention].ranks, graph.positions[ffn].ranks
         return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried)
     return network.many_to_many(*machine, ranks[0], ranks[1], size)
+
+
+def _types(case: Case) -> dict[str, str]:
+    """Element types of what edges carry, as `edge_bytes` takes them."""
+    return {"dtype": case.workload.dtype, "rows": case.execution.rows}
 
 
 def edge_in_step(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
@@ -57,13 +69,37 @@ def edge_in_step(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost
     return cost._replace(seconds=cost.seconds / pricing.machine.calibration.constants.expert_bandwidth)
 
 
-def _routed(pricing: Pricing, position: int, size: float) -> Cost:
-    """Dispatch or combine inside a position by the dispatcher that the case names."""
+def settled(pricing: Pricing, at: Loads) -> StageGraph:
+    """The graph with the fastest algorithm named at every edge that leaves it open: forward and backward together."""
+    graph, edges = pricing.graph, list(pricing.graph.edges)
+    for (kind, algorithm, here, _, _), numbers in alike_edges(graph).items():
+        if kind in ("dispatch", "combine") and algorithm == "fastest":
+            named = _cheapest(pricing, numbers[0], here, at[here])
+            for number in numbers:
+                edges[number] = structs.replace(edges[number], algorithm=named)
+    return structs.replace(graph, edges=tuple(edges))
+
+
+def _cheapest(pricing: Pricing, edge: int, position: int, load: Load) -> Exchange:
+    """The algorithm for a dispatch or combine inside `position` with least seconds of both directions' rows."""
     case, graph, machine, _ = pricing
-    model, groups = case.model, expert_groups(graph, position)
-    nodes = np.unique(machine.fabric.node_of(np.array(groups[0]))).size
+    if case.execution.dispatcher != "all_to_all":
+        return "flat"
+    padded, groups = case.execution.capacity or 1.0, expert_groups(graph, position)
+    sizes = [padded * edge_bytes(case.model, graph, edge, way, load, **_types(case)) for way in ("F", "B")]
+    return min(ALGORITHMS, key=lambda name: sum(exchange(*machine, groups, size, name).seconds for size in sizes))
+
+
+def routed_cost(case: Case, machine: Machine, groups: Groups, size: float, algorithm: str) -> Cost:
+    """Dispatch or combine of `size` bytes per rank inside a position, by the dispatcher that the case names."""
+    model = case.model
+    nodes = np.unique(machine.fabric.node_of(side(groups).ranks[: side(groups).sizes[0]])).size
     limit = nodes_reached(model.expert_groups, model.top_k_groups, nodes) if model.expert_groups > 1 else 0.0
-    cost = network.dispatch(*machine, groups, size, model.top_k, case.execution.dispatcher, limit)
+    if case.execution.dispatcher == "all_to_all":
+        among = ALGORITHMS if algorithm == "fastest" else (algorithm,)
+        _, cost = fastest(*machine, groups, size, among)  # type: ignore[arg-type]
+    else:
+        cost = network.dispatch(*machine, groups, size, model.top_k, case.execution.dispatcher, limit)
     return cost._replace(seconds=cost.seconds * exposed_experts(case, between=nodes > 1))
 
 

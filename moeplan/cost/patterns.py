@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from moeplan.topology.far import Far
 from moeplan.topology.inside import Floats, Integers
-from moeplan.topology.routes import Fabric
+
+
+class Nodes(Protocol):
+    """Who knows which node each rank is on, such as `topology.routes.Fabric`."""
+
+    def node_of(self, ranks: ArrayLike, /) -> Integers:
+        """The node of each of `ranks` [n]."""
+        ...
 
 
 class Side(NamedTuple):
@@ -45,6 +53,10 @@ class Transfers(NamedTuple):
     messages: Floats
     chain: Integers | None = None
     """Of transfers that wait for one another, the number of their chain: their latencies add up, by share."""
+    at_once: int = 0
+    """How many of its transfers a source has under way at a time; 0: all."""
+    far: Far | None = None
+    """Further transfers, which are told together."""
 
 
 _NOTHING = Transfers(*(np.empty(0, dtype=np.intp),) * 2, *(np.empty(0),) * 2)
@@ -70,7 +82,7 @@ def blocks(groups: Groups, size: int) -> Side:
 def every_pair(sources: Side, targets: Side) -> Transfers:
     """One message from every source to every target of the same group, 1 / targets of the size each."""
     group = sources.group
-    source, nth = _counted(targets.sizes[group])
+    source, nth = counted(targets.sizes[group])
     target = targets.ranks[targets.start[group[source]] + nth]
     return Transfers(
         sources.ranks[source],
@@ -86,12 +98,12 @@ def ends(pairs: Side) -> Transfers:
     return Transfers(source, target, np.ones(source.size), np.ones(source.size))
 
 
-def by_node(fabric: Fabric, groups: Side) -> Side:
+def by_node(fabric: Nodes, groups: Side) -> Side:
     """`groups` whose ranks stand node by node, on each node in the order given."""
     return groups._replace(ranks=groups.ranks[np.lexsort((fabric.node_of(groups.ranks), groups.group))])
 
 
-def ring(fabric: Fabric, groups: Side) -> Transfers:
+def ring(fabric: Nodes, groups: Side) -> Transfers:
     """Each rank to the next of its rings: n - 1 messages of 1 / n of the size, n being the ranks of the group.
 
     A group that spans nodes runs as many rings at once as it has ranks on its smallest node, each with its share of
@@ -100,7 +112,7 @@ def ring(fabric: Fabric, groups: Side) -> Transfers:
     """
     ranks, group = groups.ranks, groups.group
     new, first, length, rings = _blocks(fabric, groups)
-    at, turn = _counted(np.repeat(rings, groups.sizes))
+    at, turn = counted(np.repeat(rings, groups.sizes))
     after = np.arange(1, ranks.size + 1)
     after[groups.start + groups.sizes - 1] = groups.start
     block = np.cumsum(new) - 1
@@ -109,7 +121,7 @@ def ring(fabric: Fabric, groups: Side) -> Transfers:
     return Transfers(ranks[source], ranks[target], (size - 1) / (size * rings), size - 1, group[at])
 
 
-def _blocks(fabric: Fabric, groups: Side) -> tuple[NDArray[np.bool_], Integers, Integers, Integers]:
+def _blocks(fabric: Nodes, groups: Side) -> tuple[NDArray[np.bool_], Integers, Integers, Integers]:
     """Whether a rank begins a block, the ranks of a group on one node; these, their lengths; the rings of a group."""
     new = np.diff(fabric.node_of(groups.ranks), prepend=-1) != 0
     new[groups.start] = True
@@ -126,13 +138,13 @@ def _turned(first: Integers, length: Integers, block: Integers, place: Integers,
     return np.asarray(begin + (place - begin + turn) % length[block], dtype=np.intp)
 
 
-def switched(fabric: Fabric, groups: Side) -> Transfers:
+def switched(fabric: Nodes, groups: Side) -> Transfers:
     """What ranks send inside their node in an all-reduce that the node's switch adds up.
 
     Each of l ranks has its buffer read, 1 of the size, and writes its 1 / l of the sum to all; a ring that never leaves
     the node is taken where it needs less, 2 (l - 1) / l.
     """
-    return _joined([_NOTHING, *(_switched(fabric.node_of(ranks), ranks) for ranks in _split(groups))])
+    return joined([_NOTHING, *(_switched(fabric.node_of(ranks), ranks) for ranks in split(groups))])
 
 
 def _switched(home: Integers, ranks: Integers) -> Transfers:
@@ -145,15 +157,15 @@ def _switched(home: Integers, ranks: Integers) -> Transfers:
     return Transfers(ranks[a], ranks[b], (sent * each)[a], (2 * each)[a])
 
 
-def routed(fabric: Fabric, groups: Side, k: int, limit: float = 0.0) -> tuple[Transfers, Transfers]:
+def routed(fabric: Nodes, groups: Side, k: int, limit: float = 0.0) -> tuple[Transfers, Transfers]:
     """The two phases of tokens with k copies: once to every node that needs them, there once to every rank.
 
     The size is that of all copies of a rank's tokens. A node is reached through all its ranks alike. With a `limit`, a
     token's copies are on so many nodes at most, all of which are as likely.
     """
-    each = [_group_routed(fabric.node_of(ranks), ranks, k, limit) for ranks in _split(groups)]
+    each = [_group_routed(fabric.node_of(ranks), ranks, k, limit) for ranks in split(groups)]
     once, fan_out = zip((_NOTHING, _NOTHING), *each, strict=True)
-    return _joined(once), _joined(fan_out)
+    return joined(once), joined(fan_out)
 
 
 def _group_routed(home: Integers, ranks: Integers, k: int, limit: float) -> tuple[Transfers, Transfers]:
@@ -172,19 +184,19 @@ def _group_routed(home: Integers, ranks: Integers, k: int, limit: float) -> tupl
 
 
 def copies(
-    fabric: Fabric, sources: Side, targets: Side, sizes: tuple[float, float], k: int
+    fabric: Nodes, sources: Side, targets: Side, sizes: tuple[float, float], k: int
 ) -> tuple[Transfers, Transfers]:
     """The two phases of deduplicated groups: once per node over the network, then all copies inside the node.
 
     The shares are bytes: of `sizes`, the first is deduplicated, with `k` copies of everything, and the second is not.
     """
-    each = [_group_copies(fabric, s, t, sizes, k) for s, t in zip(_split(sources), _split(targets), strict=True)]
+    each = [_group_copies(fabric, s, t, sizes, k) for s, t in zip(split(sources), split(targets), strict=True)]
     once, fan_out = zip((_NOTHING, _NOTHING), *each, strict=True)
-    return _joined(once), _joined(fan_out)
+    return joined(once), joined(fan_out)
 
 
 def _group_copies(
-    fabric: Fabric, sources: Integers, targets: Integers, sizes: tuple[float, float], k: int
+    fabric: Nodes, sources: Integers, targets: Integers, sizes: tuple[float, float], k: int
 ) -> tuple[Transfers, Transfers]:
     source, target = np.repeat(sources, targets.size), np.tile(targets, sources.size)
     share, whole = (size / targets.size for size in sizes)
@@ -199,15 +211,17 @@ def _group_copies(
     return Transfers(source, target, share * np.where(leaves, once, 1.0) + whole, np.ones(source.size)), fan_out
 
 
-def _split(groups: Side) -> list[Integers]:
+def split(groups: Side) -> list[Integers]:
+    """The ranks of each group."""
     return np.split(groups.ranks, groups.start[1:])[: groups.sizes.size]
 
 
-def _joined(parts: Sequence[Transfers]) -> Transfers:
-    """Of transfers without chains."""
-    return Transfers(*(np.concatenate(part) for part in zip(*(one[:4] for one in parts), strict=True)))
+def joined(parts: Sequence[Transfers]) -> Transfers:
+    """All of `parts`, which have no chains, at the same time; as many at once as the first of them."""
+    source, target, share, messages = (np.concatenate(part) for part in zip(*(one[:4] for one in parts), strict=True))
+    return Transfers(source, target, share, messages, at_once=parts[0].at_once)
 
 
-def _counted(count: Integers) -> tuple[Integers, Integers]:
+def counted(count: Integers) -> tuple[Integers, Integers]:
     """Every i as often as count[i], and the how-manieth of its kind each is, from 0."""
     return np.repeat(np.arange(count.size), count), np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)

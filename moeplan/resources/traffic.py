@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moeplan.layout import StageGraph, rides
+from moeplan.resources.kernels import NARROW_BYTES
 from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.spec.model import Latent, ModelSpec, row_width
 
@@ -12,16 +13,19 @@ TOKEN_BYTES = 8
 """Beside each row that comes back: its token number."""
 
 
-def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load: Load, *, dtype: str) -> float:
+def edge_bytes(
+    model: ModelSpec, graph: StageGraph, edge: int, phase: str, load: Load, *, dtype: str, rows: str = "same"
+) -> float:
     """Bytes that a rank of the sending side with `load` gives to `edge` in `phase` (F and R rows, B their gradient).
 
     Routed rows: k copies of hidden elements (or `expert_latent`), and what routes them; where the residual rides and
     shared experts sit on the attention side, the first copy carries hidden elements more. Dense rows: one copy.
-    `load.tokens` are tokens of the attention side's rank, whichever side sends.
+    `load.tokens` are tokens of the attention side's rank, whichever side sends. On their way to experts, `rows` may be
+    "fp8": an element is a byte and its share of a scale per 128; gradients and what comes back are as wide as `dtype`.
     """
     size = ELEMENT_BYTES[dtype]
     kind = graph.edges[edge].kind
-    row = model.hidden * size
+    row = float(model.hidden * size)
     tokens = load.tokens / load.tp
     if kind == "local":
         return 0.0
@@ -33,6 +37,8 @@ def edge_bytes(model: ModelSpec, graph: StageGraph, edge: int, phase: str, load:
         copies = model.top_k if routed else 1
         return tokens * copies * (row + (TOKEN_BYTES if phase != "B" else 0))
     copies = model.top_k if routed else 1
+    if routed and rows == "fp8" and phase != "B":
+        row = row_width(model) * NARROW_BYTES["fp8_block"]
     beside = size + (ROUTE_BYTES if phase != "B" else 0)
     return tokens * copies * (row + beside) + residual_bytes(model, graph, edge, load, dtype=dtype)
 

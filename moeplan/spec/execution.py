@@ -34,6 +34,12 @@ class Execution(Record):
     dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"
     """How rows reach their experts: NCCL's all-to-all of all copies, an all-gather of all tokens, or kernels that send
     a token once to every node (DeepEP) or NVLink domain (HybridEP)."""
+    rows: Literal["same", "fp8"] = "same"
+    """What rows are sent to experts in: the workload's element type, or 8 bits with a scale per 128 elements (DeepEP);
+    what comes back, and gradients, are in the workload's."""
+    exchange: Literal["fastest", "flat", "two_level", "halo", "halo_chunked"] = "fastest"
+    """How that all-to-all goes between nodes: straight to every rank, in two levels, by HALO (Piper, arXiv 2605.05049)
+    at once or in chunks,    or by what costs least, which the plan then names edge by edge."""
     capacity: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.0
     """Rows per expert that are computed, over the mean: fewer are padded, more dropped; 0: none is either."""
     graphs: Literal["none", "layers", "step"] = "none"

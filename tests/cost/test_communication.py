@@ -8,6 +8,7 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from moeplan.cost import Cost
 from moeplan.cost.communication import (
@@ -186,6 +187,14 @@ class TestCalibration:
         f, m = fabric(nodes=2, latency=1e-6), SIZE / 2
         expected = 2e-5 + 2 * 6e-6 + 2 * SIZE / 2 / (NIC * 0.9 * m / (m + 1e6))
         assert all_reduce(f, REAL, [(0, 8)], SIZE).seconds == seconds(expected)
+
+    def test_an_all_reduce_is_as_crowded_as_its_two_halves(self):
+        """Rings of eight groups over one NIC per node."""
+        crowded = structs.replace(IDEAL, network=structs.replace(IDEAL.network, contention=3.0, few_flows=1.0))
+        f, groups = fabric(nodes=2, nics=1), [(i, 8 + i) for i in range(8)]
+        gathered = all_gather(f, crowded, groups, SIZE).seconds
+        assert gathered > 2 * all_gather(f, IDEAL, groups, SIZE).seconds
+        assert all_reduce(f, crowded, groups, SIZE).seconds == seconds(2 * gathered)
 
     def test_two_phases_of_different_sources_are_a_roofline(self):
         got = many_to_many(fabric(nodes=2), REAL, [range(8)], [range(8, 16)], SIZE, 2)

@@ -13,15 +13,17 @@ from moeplan.cost.communication import (
     all_gather,
     all_reduce,
     all_to_all,
+    crowding,
     many_to_many,
     point_to_point,
     reduce_scatter,
 )
 from moeplan.errors import SpecError
-from moeplan.spec.cluster import first_gpus
+from moeplan.spec.cluster import Tree, first_gpus
 from moeplan.spec.shipped import load_calibration, load_cluster
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
+from moeplan.units import BytesPerS
 
 FRONTIER, DGX = load_cluster("frontier"), load_cluster("dgx-h100")
 MI250X = load_calibration("mi250x")
@@ -34,10 +36,15 @@ def dragonfly(nodes=12):
 
 
 def tree(nodes=12):
-    return msgspec.structs.replace(DGX, nodes=nodes, network=msgspec.structs.replace(DGX.network, nodes_per_leaf=2))
+    network = Tree(nodes_per_leaf=2, uplink_bytes_per_s=BytesPerS(12.8e12), hop_latency_s=DGX.network.hop_latency_s)
+    return msgspec.structs.replace(DGX, nodes=nodes, network=network)
 
 
-GRAPHS = {"dragonfly": build(dragonfly()), "tree": build(tree())}
+def rails(nodes=12):
+    return msgspec.structs.replace(DGX, nodes=nodes, network=msgspec.structs.replace(DGX.network, nodes_per_unit=2))
+
+
+GRAPHS = {"dragonfly": build(dragonfly()), "tree": build(tree()), "rails": build(rails())}
 SHARED = {name: Fabric(graph) for name, graph in GRAPHS.items()}
 
 
@@ -129,6 +136,7 @@ def test_256_ranks_in_a_group_of_switches_are_bound_by_their_nics():
     got = all_to_all(fabric, MI250X, [range(i, i + 256) for i in range(0, 1024, 256)], SIZE).seconds
     ways, network = 2 * (256 - 8), MI250X.network
     busiest = ways * (SIZE / 256 + network.half_message_bytes) / (25e9 * network.efficiency)
+    busiest *= crowding(network, ways)
     source, target = np.array([0]), np.array([255])
     latency = fabric.latency_s[fabric.crossings(source, target).edge].sum()
     moving = busiest + 2 * math.sqrt(network.fill_s * busiest)

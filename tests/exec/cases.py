@@ -9,6 +9,7 @@ from moeplan.layout import Disaggregated
 from moeplan.plan import world_size
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import ClusterSpec, Gpu, Node, Tree
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import GroupedQuery, ModelSpec
 from moeplan.spec.workload import Workload
 from moeplan.units import Bytes, BytesPerS, FlopPerS, Seconds
@@ -39,9 +40,12 @@ def cluster(gpus, nodes=1):
     )
 
 
-def plan_of(spec, layout, ranks, *, nodes=1, schedule=None, global_batch=6, seq_len=4, recompute=None):
+def plan_of(
+    spec, layout, ranks, *, nodes=1, schedule=None, global_batch=6, seq_len=4, recompute=None, exchange="fastest"
+):
     here = cluster(-(-ranks // nodes), nodes)
-    case = Case(model=spec, cluster=here, workload=Workload(seq_len=seq_len, global_batch=global_batch))
+    workload, execution = Workload(seq_len=seq_len, global_batch=global_batch), Execution(exchange=exchange)
+    case = Case(model=spec, cluster=here, workload=workload, execution=execution)
     usual = "af-pipe" if isinstance(layout, Disaggregated) else "1f1b"
     return draft(case, layout, schedule=schedule or usual, recompute=recompute)
 

@@ -137,7 +137,7 @@ def _between(case: Case, graph: StageGraph, ends: Sequence[tuple[int, str]], loa
     if case.memory.activations == "piper":
         return 0.0, 0.0
     first, second = (
-        edge_bytes(case.model, graph, edge, phase, load, dtype=case.workload.dtype)
+        edge_bytes(case.model, graph, edge, phase, load, dtype=case.workload.dtype, rows=case.execution.rows)
         if 0 <= edge < len(graph.edges)
         else 0.0
         for edge, phase in ends
@@ -183,9 +183,14 @@ def _again(case: Case, graph: StageGraph, number: int, load: Load) -> float:
 
 
 def _rows(case: Case, graph: StageGraph, number: int, load: Load) -> float:
-    """Bytes of the rows in flight between pieces: the larger edge of one, as sent and as received."""
+    """Bytes of the rows in flight between pieces: the larger edge of one, as sent and as received.
+
+    Left out: the buffers of exchanges by nodes. At the end of HALO's phase III, rows from other nodes lie there three
+    times more, and those of the own node twice (`moeplan_exec.halo`).
+    """
     if case.memory.activations == "piper":
         return 0.0
     edges = [e for e in (number - 1, number) if 0 <= e < len(graph.edges)]
-    sent = [edge_bytes(case.model, graph, e, "F", load, dtype=case.workload.dtype) for e in edges]
+    types = {"dtype": case.workload.dtype, "rows": case.execution.rows}
+    sent = [edge_bytes(case.model, graph, e, "F", load, **types) for e in edges]
     return 2 * (case.execution.capacity or 1.0) * max(sent, default=0.0)
