@@ -15,7 +15,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from moeplan.analytic.spread import sure
-from moeplan.caveats import ASSUMPTIONS, assumed_rates, warnings_of
+from moeplan.caveats import ASSUMPTIONS, assumed_rates, calibration_warnings, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SolverError, SpecError
 from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
@@ -23,6 +23,7 @@ from moeplan.mesh import check_experts, uncut
 from moeplan.optimizer.candidate import has
 from moeplan.optimizer.disaggregate import DEPTHS, search_disaggregated
 from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.optimizer.placement import replaced
 from moeplan.optimizer.search import GAP, Found, Search
 from moeplan.plan import Plan, Solver, signed
 from moeplan.ranking import Ranking as Ranking
@@ -34,6 +35,7 @@ from moeplan.spec.given import texts, wrong_type
 from moeplan.spec.shipped import calibration_of
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
+from moeplan.topology.units import together
 
 Fixed = Mapping[str, object]
 """Degrees by name that a layout must have."""
@@ -59,7 +61,8 @@ def optimize(
 
     `fixed` keeps degrees: only layouts that have these values are searched; a baseline that was not asked for, or lacks
     one of them, is free. `calibration` may be the name of one. `progress` hears the name of each family before it is
-    searched. SpecError for a family or a degree that does not exist.
+    searched. Where the cluster says which nodes to `use`, their order is free: they are searched rack by rack, then
+    each best layout's order is improved. SpecError for a family or a degree that does not exist.
     """
     case, measured = check_case(case), calibration_of(calibration)
     families = texts(families, "families", BASELINE)
@@ -76,8 +79,10 @@ def optimize(
     if BASELINE not in wanted or not set(fixed) <= set(fields_of(BASELINE)):
         asked = {BASELINE: {}} | asked
     asked = {family: asked[family] for family in FAMILIES if family in asked}
+    case = structs.replace(case, cluster=together(case.cluster))
     machine = machine_of(case, measured)
     found = [one for group in _side_by_side(case, machine, asked, progress) for one in group]
+    found = [_placed(one, measured) for one in found]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     return Ranking(case, wanted, tuple(_signed(f, machine) for f in found))
 
@@ -185,6 +190,13 @@ def _search_beside(answer: Connection, case: Case, machine: Machine, asked: Mapp
         answer.send(error)
 
 
+def _placed(found: Found, calibration: Calibration) -> Found:
+    """`found` whose best layout has its blocks of ranks on the nodes that suit it, where the job's are scattered."""
+    if found.best is None or not found.best.case.cluster.use:
+        return found
+    return found._replace(best=replaced(found.best, calibration))
+
+
 def _chosen(fixed: Fixed) -> dict[str, tuple[int, ...]]:
     """The micro-batches and virtual stages to enumerate, where the user fixed them."""
     return {
@@ -239,7 +251,11 @@ def _signed(found: Found, machine: Machine) -> Found:
         found.best,
         solver=solver,
         assumptions=ASSUMPTIONS,
-        warnings=(*warnings_of(found.best), *assumed_rates(found.best.case, machine.calibration)),
+        warnings=(
+            *warnings_of(found.best),
+            *assumed_rates(found.best.case, machine.calibration),
+            *calibration_warnings(found.best.case, machine.calibration),
+        ),
     )
     return found._replace(best=signed(sure(plan, machine)))
 

@@ -30,7 +30,7 @@ from moeplan.optimizer.search import Found, Search
 from moeplan.optimizer.sides import Sides, Sizes
 from moeplan.options import Budgets
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import num_ranks
+from moeplan.spec.cluster import domain_gpus, domains, num_ranks
 
 SEEDS = 12
 """Allocations whose neighbours are searched."""
@@ -115,7 +115,7 @@ def allocate(
         ffn_nics=choice.ffn.nics,
         dp=frame.dp,
         micro_batch=frame.micro_batch,
-        deduplicate=case.cluster.nodes > 1,
+        deduplicate=domains(case.cluster) > 1,
     )
     rule = Recompute(attention=choice.attention.recompute, ffn=choice.ffn.recompute)  # type: ignore[arg-type]
     return Candidate(layout, "af-pipe", rule), choice.status
@@ -177,7 +177,7 @@ def first_guess(case: Case, machine: Machine, dp: int) -> Relaxed:
     """The relaxation of one of `dp` copies, at the efficiencies of two equal sides."""
     half = max(1, num_ranks(case.cluster) // dp // 2)
     ffn = max(n for n in divisors(max(case.model.experts, 1)) if n <= half)
-    even = Disaggregated(attention_gpus=half, ffn_gpus=ffn, dp=dp, deduplicate=case.cluster.nodes > 1)
+    even = Disaggregated(attention_gpus=half, ffn_gpus=ffn, dp=dp, deduplicate=domains(case.cluster) > 1)
     relaxed = balanced(case, machine, even, Recompute())
     return replace(relaxed, attention_gpus=relaxed.attention_gpus / dp, ffn_gpus=relaxed.ffn_gpus / dp)
 
@@ -195,7 +195,7 @@ def balanced(case: Case, machine: Machine, layout: Disaggregated, recompute: Rec
     attention = both.attention_s(frame, sizes.attention, recompute.attention) * sizes.attention
     ffn = both.ffn_s(sizes, recompute.ffn) * sizes.ffn
     node = case.cluster.node
-    stay = min(1.0, (node.gpus - 1) / sizes.ffn)
+    stay = min(1.0, (domain_gpus(case.cluster) - 1) / sizes.ffn)
     return relax(
         attention * layout.dp,
         ffn * layout.dp,

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from moeplan.cost.compute import peak_flop_per_s
 from moeplan.cost.durations import loads, per_operation
-from moeplan.plan import Duration, Plan, Predictions, is_stale, lowered, schedule_digest, signed, steps_of
+from moeplan.plan import Duration, Plan, Predictions, is_stale, lowered, schedule_digest, signed, steps_of, world_size
 from moeplan.program import Program
 from moeplan.resources.memory import peak_activation_bytes, static_bytes, tracks
 from moeplan.resources.work import model_flop_per_token
@@ -17,7 +17,7 @@ from moeplan.schedule import Steps
 from moeplan.simulate import Timeline, metrics, run
 from moeplan.simulate.demands import demands
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import num_ranks
+from moeplan.spec.cluster import domain_of, num_ranks
 
 
 class Footprint(NamedTuple):
@@ -60,7 +60,7 @@ def simulate(plan: Plan, program: Program) -> Timeline:
         program,
         plan.graph,
         duration_ns,
-        gpus_per_node=plan.case.cluster.node.gpus,
+        homes=[domain_of(plan.case.cluster, rank) for rank in range(world_size(plan))],
         latency_ns=round(plan.case.cluster.node.nic_latency_s * 1e9),
     )
     return run(program, duration_ns, transfers=shared)

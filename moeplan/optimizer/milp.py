@@ -23,6 +23,8 @@ _HIGHS: Mapping[str, str | float] = {
     "mip_feasibility_tolerance": 1e-10,
     "primal_feasibility_tolerance": 1e-10,
 }
+CONTINUOUS = ("short_", "both_")
+"""How the names of columns begin that are not binary, beside tau: slacks, and products of binaries."""
 _STATUS = {"kOptimal": "optimal", "kSolutionLimit": "node limit", "kTimeLimit": "time limit"}
 
 
@@ -43,7 +45,7 @@ class Solution(NamedTuple):
     bound: float
 
 
-def _quiet_highs() -> highspy.Highs:
+def quiet_highs() -> highspy.Highs:
     """HiGHS without the banner that it prints where callbacks are switched on; none are used here."""
     import highspy
 
@@ -55,20 +57,23 @@ def _quiet_highs() -> highspy.Highs:
 
 
 class Solver:
-    """HiGHS on one thread; columns are binary but for tau and the slacks."""
+    """HiGHS on one thread; columns are binary but for tau, the slacks and the products of binaries."""
 
-    def __init__(self, model: Sequence[Row], time_limit_s: float = 10.0, node_limit: int = 10_000) -> None:
+    def __init__(
+        self, model: Sequence[Row], time_limit_s: float = 10.0, node_limit: int = 10_000, **options: str | float
+    ) -> None:
         import highspy
 
         names = dict.fromkeys(name for row in model for name in row.terms)
         self._index = {name: i for i, name in enumerate(names)}
         self._start: Terms = {}
-        self._highs = highs = _quiet_highs()
+        self._highs = highs = quiet_highs()
         highs.resetGlobalScheduler(True)
-        for option, value in {**_HIGHS, "time_limit": time_limit_s, "mip_max_nodes": node_limit}.items():
+        limits = {"time_limit": time_limit_s, "mip_max_nodes": node_limit}
+        for option, value in {**_HIGHS, **limits, **options}.items():
             highs.setOptionValue(option, value)
         for name, i in self._index.items():
-            whole = name != "tau" and not name.startswith("short_")
+            whole = name != "tau" and not name.startswith(CONTINUOUS)
             highs.addVar(0.0, 1.0 if whole else highspy.kHighsInf)
             highs.passColName(i, name)
             if whole:

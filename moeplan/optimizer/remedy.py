@@ -19,6 +19,7 @@ from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.optimizer.ledger import Miss
 from moeplan.optimizer.room import Room
 from moeplan.spec.case import Case
+from moeplan.spec.cluster import with_nodes
 
 GROWTH = (2, 3, 4, 8)
 """Times as many nodes that are tried."""
@@ -79,7 +80,8 @@ def _smaller(case: Case, short: Candidate) -> Iterator[Candidate]:
 def _grown(case: Case, short: Candidate) -> Iterator[str]:
     """Several times as many nodes, fewest first, with one or two degrees that many times larger."""
     for times in GROWTH if case.cluster.node.nics else ():
-        cluster = structs.replace(case.cluster, nodes=case.cluster.nodes * times)
+        if (cluster := with_nodes(case.cluster, case.cluster.nodes * times)) is None:
+            return
         for layout in grown(short.layout, times):
             if fits(structs.replace(case, cluster=cluster), short._replace(layout=layout)):
                 yield f"{cluster.nodes} nodes of {cluster.node.gpus} GPUs ({describe(layout, case.model)})"

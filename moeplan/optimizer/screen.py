@@ -14,10 +14,12 @@ from typing import Literal
 from moeplan.cost import communication as network
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
+from moeplan.cost.edges import routed_cost
 from moeplan.cost.exposure import exposed
 from moeplan.layout import Colocated, Piece, Recompute
 from moeplan.mesh import layers_of
 from moeplan.resources import parameters as count
+from moeplan.resources.kernels import NARROW_BYTES
 from moeplan.resources.memory import piece_bytes
 from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
@@ -41,7 +43,8 @@ class Screen:
         batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         b = min(layout.micro_batch, -(-batch // layout.dp))
-        exchanges_s = self.exchange(b, layout.tp, layout.ep) * (5 if recompute.ffn == "full" else 4)
+        there_s, back_s = (self.exchange(b, layout.tp, layout.ep, rows) for rows in (self.case.execution.rows, "same"))
+        exchanges_s = there_s * (2 if recompute.ffn == "full" else 1) + 3 * back_s
         moe_s = [
             sum(n * (self.layer(b, layout.tp, layout.ep, recompute, w) + exchanges_s) for w, n in stage.items())
             for stage in self.stages(layout)
@@ -167,12 +170,17 @@ class Screen:
         passed += () if alone else split_elements(self.case.model, "dense", "F", moe=False)
         return sum(network.all_gather(*self.machine, [range(tp)], elements * size).seconds for elements in passed)
 
-    def _exchange(self, sequences: int, tp: int, ep: int) -> float:
-        """Seconds of one all-to-all of the first expert group alone: no other group of the stage in its way."""
+    def _exchange(self, sequences: int, tp: int, ep: int, rows: str) -> float:
+        """Seconds that compute waits for one dispatch of the first expert group alone, by the fastest allowed way.
+
+        No other group of the stage is in its way; what routes the rows does not count. `rows` as `execution.rows`.
+        """
         case = self.case
-        row = row_width(case.model) * ELEMENT_BYTES[case.workload.dtype]
-        size = sequences * case.workload.seq_len / tp * case.model.top_k * row
-        return network.all_to_all(*self.machine, [range(ep)], size).seconds
+        element = NARROW_BYTES["fp8_block"] if rows == "fp8" else ELEMENT_BYTES[case.workload.dtype]
+        size = sequences * case.workload.seq_len / tp * case.model.top_k * row_width(case.model) * element
+        size *= case.execution.capacity or 1.0
+        cost = routed_cost(case, self.machine, [range(ep)], size, case.execution.exchange)
+        return cost.seconds / self.machine.calibration.constants.expert_bandwidth
 
 
 def _some_without_ffn(model: ModelSpec) -> bool:

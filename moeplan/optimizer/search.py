@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from moeplan import collector
-from moeplan.cost.durations import Machine, predict
+from moeplan.cost.durations import Machine, predict, settle
 from moeplan.draft import shape_of, spelled
 from moeplan.layout import Layout, Mesh
 from moeplan.mesh import mesh_of
@@ -151,7 +151,7 @@ class Search:
         """Seconds of the longest path through the schedule of `candidate`."""
         key = key_of(candidate)
         if key not in self.bounds:
-            plan = self.room.outlined(candidate)
+            plan = settle(self.room.outlined(candidate), self.machine)
             like = (degrees(candidate.layout), type(candidate.layout))
             if like not in self.durations:
                 self.durations[like] = predict(self.case, plan.graph, plan.batch, self.machine)

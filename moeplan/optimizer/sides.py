@@ -11,6 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
@@ -24,7 +25,7 @@ from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.schedule import Shape
 from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import num_ranks
+from moeplan.spec.cluster import domain_gpus, domains, homes, num_ranks
 from moeplan.spec.model import has_state, is_dense, moe_layers, row_width, window_of
 from moeplan.spec.workload import gradient_bytes
 
@@ -165,7 +166,7 @@ class Sides:
         Routed rows forward, and the gradients of what came back; nothing where a copy fits into one node. With
         deduplication a row crosses once per node: of n nodes, n (1 - (1 - 1 / n)^k) / k of the copies.
         """
-        model, workload, gpus = self.case.model, self.case.workload, self.case.cluster.node.gpus
+        model, workload, gpus = self.case.model, self.case.workload, domain_gpus(self.case.cluster)
         if num_ranks(self.case.cluster) // frame.dp <= gpus or not model.top_k:
             return 0.0
         row, k, nodes = row_width(model) * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
@@ -204,7 +205,7 @@ class Sides:
         limit = usable_bytes(case)
         reach = sorted({(a.nics, f.nics) for a in attention for f in ffn if a.hbm_bytes <= limit >= f.hbm_bytes})
         total = node.nics * case.cluster.nodes // frame.dp
-        nics = [NicOption(a, f) for a, f in reach if a and f and a + f <= total] if case.cluster.nodes > 1 else []
+        nics = [NicOption(a, f) for a, f in reach if a and f and a + f <= total] if domains(case.cluster) > 1 else []
         reached = node.nic_bytes_per_s * self.machine.calibration.network.efficiency
         return OptionTable(
             tuple(attention),
@@ -229,7 +230,7 @@ class Sides:
         """
         case, node, (frame, attention, ffn) = self.case, self.case.cluster.node, sizes
         moe, last, after = self.layers(frame, 0)[1], frame.pairs - 1, 1 % frame.pairs
-        if case.cluster.nodes == 1 or not moe:
+        if domains(case.cluster) == 1 or not moe:
             return 0.0
         rows = {pair: self.crossing(sizes, *pair, deduplicate) for pair in ((0, 0), (0, last), (after, 0))}
         sent = {range(attention): (0, last), range(frame.pairs * attention, frame.pairs * attention + ffn): (after, 0)}
@@ -247,14 +248,19 @@ class Sides:
         A node with a share f of the FFN group gets 1 - (1 - f)^k rows of a token, or k f with all copies.
         """
         frame, attention, ffn = sizes
-        gpus, nodes, k = self.case.cluster.node.gpus, self.case.cluster.nodes, self.case.model.top_k
-        first = frame.pairs * attention + target * ffn
-        homes = (
-            np.bincount(np.arange(source * attention, (source + 1) * attention) // gpus, minlength=nodes) / attention
+        first, k = frame.pairs * attention + target * ffn, self.case.model.top_k
+        homes, shares = (
+            self.in_domains(range(begin, begin + size)) / size
+            for begin, size in ((source * attention, attention), (first, ffn))
         )
-        shares = np.bincount(np.arange(first, first + ffn) // gpus, minlength=nodes) / ffn
         rows = 1 - (1 - shares) ** k if deduplicate else k * shares
         return float((homes * (rows.sum() - rows)).sum())
+
+    def in_domains(self, ranks: range) -> NDArray[np.float64]:
+        """How many of `ranks` each NVLink domain has [domains]."""
+        cluster = self.case.cluster
+        of_rank = np.array(homes(cluster))[np.arange(ranks.start, ranks.stop) // cluster.node.gpus]
+        return np.asarray(np.bincount(of_rank, minlength=domains(cluster)), dtype=np.float64)
 
     def least_bytes(self, layout: Disaggregated, recompute: Recompute) -> float:
         """A rank of the first group of either side holds no less: `side_bytes` leaves out buffers and logits."""

@@ -12,6 +12,7 @@ from moeplan.optimizer.candidate import RECOMPUTE, Candidate
 from moeplan.optimizer.evaluate import footprint
 from moeplan.optimizer.ledger import Ledger, Miss
 from moeplan.optimizer.remedy import fits, grown, mend
+from moeplan.spec.cluster import Switch, Switches, check_cluster
 from moeplan.spec.workload import Memory
 
 LAYOUTS = {
@@ -107,6 +108,27 @@ def test_rows_between_two_sides_are_not_sent_again(make_case):
     with mock.patch("moeplan.optimizer.remedy.fits", return_value=False) as tried:
         mend(case, Miss(short, 1e12, 0.0), bounded)
     assert {call.args[1].recompute.ffn for call in tried.call_args_list} == {"none", "experts"}
+
+
+@pytest.mark.parametrize(("leaves", "grows"), [(4, True), (1, False)])
+def test_named_nodes_on_switches_grow_as_far_as_there_are(leaves, grows, make_case):
+    """Twice two nodes are the first four of the machine; a larger one than the switches given is not made up."""
+    case = make_case(4, seq_len=2048, global_batch=64, num_layers=6)
+    below = [f"n[{2 * i}-{2 * i + 1}]" for i in range(leaves)]
+    switches = [Switch(name=nodes, nodes=nodes, up="top", uplink_bytes_per_s=1e9) for nodes in below]
+    cluster = structs.replace(
+        case.cluster,
+        node=structs.replace(case.cluster.node, gpus=2, nics=1),
+        nodes=2,
+        hosts=f"n[0-{2 * leaves - 1}]",
+        network=Switches(switches=(*switches, Switch(name="top")), hop_latency_s=0.0),
+    )
+    case = structs.replace(case, cluster=check_cluster(cluster))
+    short = Candidate(Piper(pp=2, ep=2), "1f1b", RECOMPUTE[-1])
+    usable = 0.9 * needed(case, short)
+    case = structs.replace(case, memory=Memory(usable=usable / case.cluster.gpu.hbm_bytes))
+    told = mend(case, Miss(short, 1e6, 0.0), bounded).changes
+    assert any(change.startswith("4 nodes of 2 GPUs") for change in told) is grows
 
 
 def test_what_nothing_mends_is_told_without_a_change(make_case):

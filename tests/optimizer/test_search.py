@@ -11,7 +11,7 @@ from msgspec import structs
 from moeplan import planner
 from moeplan.draft import draft
 from moeplan.errors import InfeasibleError, SpecError
-from moeplan.layout import Colocated, Disaggregated, Piper
+from moeplan.layout import Colocated, Disaggregated, Piper, Recompute
 from moeplan.layouts import colocated, piper
 from moeplan.optimizer.candidate import RECOMPUTE, Candidate, degrees, schedules_of
 from moeplan.optimizer.disaggregate import balanced, search_disaggregated
@@ -19,6 +19,7 @@ from moeplan.optimizer.evaluate import evaluate, usable_bytes
 from moeplan.optimizer.ledger import Ledger
 from moeplan.optimizer.screen import Screen
 from moeplan.optimizer.search import GAP, Search
+from moeplan.spec.execution import Execution
 from moeplan.spec.override import override
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
@@ -63,6 +64,30 @@ def test_bounds_never_exceed_what_they_bound(all_of):
         assert bound_s <= plan.predictions.step_s * (1 + 1e-5), candidate
         assert screen.least_bytes(layout, rule, candidate.schedule) <= peak, candidate
         assert screen.static_bytes(layout) <= max(plan.predictions.static_hbm_bytes), candidate
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        Execution(),
+        Execution(rows="fp8"),
+        Execution(exchange="two_level"),
+        Execution(dispatcher="deepep"),
+        Execution(dispatcher="all_gather"),
+        Execution(hidden=("expert",)),
+        Execution(capacity=0.5),
+    ],
+    ids=["as shipped", "fp8", "two-level", "DeepEP", "all-gather", "hidden", "dropped"],
+)
+def test_no_way_of_rows_to_experts_is_faster_than_the_bound(execution, make_case, machine_of):
+    """Little is computed, and 32 nodes of two GPUs exchange much."""
+    case = make_case(64, per_node=2, seq_len=512, global_batch=64, hidden=4096, experts=64, expert_width=16, top_k=8)
+    case = structs.replace(case, execution=execution)
+    search, layout = Search(case, machine_of(case)), Colocated(dp=64, ep=64)
+    for rule in (Recompute(), Recompute(ffn="full")):
+        candidate = Candidate(layout, schedules_of(layout)[0], rule)
+        passed_s, screened_s = search.bounded(candidate), Screen(case, search.machine).step_s(layout, rule)
+        assert screened_s <= passed_s <= search.evaluated(candidate).predictions.step_s * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
