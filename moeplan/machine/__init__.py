@@ -1,0 +1,1 @@
+"""What a cluster is for its readers: words, levels, bandwidths, warnings."""
