@@ -19,6 +19,7 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Case": "moeplan.spec.case",
+    "ClusterSummary": "moeplan.machine.summary",
     "Colocated": "moeplan.layout",
     "Disaggregated": "moeplan.layout",
     "Estimate": "moeplan.estimator",
@@ -33,6 +34,9 @@ _HOMES = {
     "Validation": "moeplan.validation.scores",
     "Workload": "moeplan.spec.workload",
     "closed_form": "moeplan.closed",
+    "cluster_rows": "moeplan.machine.summary",
+    "cluster_summary": "moeplan.machine.summary",
+    "convert_topology": "moeplan.convert",
     "estimate": "moeplan.estimator",
     "first_gpus": "moeplan.spec.cluster",
     "load_calibration": "moeplan.spec.shipped",
@@ -40,7 +44,8 @@ _HOMES = {
     "load_model": "moeplan.spec.shipped",
     "optimize": "moeplan.planner",
     "override": "moeplan.spec.override",
-    "plot_split_by_length": "moeplan.plots",
+    "plot_cluster": "moeplan.plots.cluster",
+    "plot_split_by_length": "moeplan.plots.lengths",
     "read_plan": "moeplan.plan_file",
     "split_by_length": "moeplan.sweep",
     "validate": "moeplan.validation",

@@ -6,7 +6,7 @@ from moeplan.batch import Batch
 from moeplan.cost.compute import like_of, peak_flop_per_s
 from moeplan.optimizer.evaluate import usable_bytes
 from moeplan.plan import Plan, world_size
-from moeplan.spec.calibration import Calibration
+from moeplan.spec.calibration import Calibration, Pattern
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.execution import PEAKS
@@ -83,6 +83,30 @@ def fit_warning(plan: Plan) -> str:
     if most <= limit:
         return ""
     return f"does not fit: its fullest rank needs {most / GIB:.3g} GiB, {limit / GIB:.3g} GiB are usable"
+
+
+NCCL: tuple[Pattern, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "point_to_point")
+"""Patterns that every plan may use; the dispatcher's comes with the case."""
+
+
+def calibration_warnings(case: Case, calibration: Calibration) -> tuple[str, ...]:
+    """What logs behind `calibration` leave open: patterns that no log tells, and sizes that were left out as outliers.
+
+    Empty where it was not fitted to logs of one's own machine; then each of its numbers is as sure as its source.
+    """
+    tiers = {"inside a node": calibration.node}
+    tiers |= {"between nodes": calibration.network} if case.cluster.nodes > 1 else {}
+    if not any(tier.measured for tier in tiers.values()):
+        return ()
+    asked = dict.fromkeys((*NCCL, case.execution.dispatcher))
+    told = []
+    for where, tier in tiers.items():
+        if missing := [name for name in asked if name not in tier.measured]:
+            only = f"only {', '.join(tier.measured)} was measured" if tier.measured else "nothing was measured there"
+            told.append(f"calibration {calibration.name}, {where}: {', '.join(missing)} uncalibrated ({only})")
+        if tier.flagged:
+            told.append(f"calibration {calibration.name}, {where}: outliers left out: {'; '.join(tier.flagged)}")
+    return tuple(told)
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ from msgspec import structs
 from moeplan.analytic.forecast import Forecast
 from moeplan.analytic.spread import interval, sure
 from moeplan.by_hand import question, rule_text
-from moeplan.caveats import ASSUMPTIONS, assumed_rates, fit_warning, mfu_basis, warnings_of
+from moeplan.caveats import ASSUMPTIONS, assumed_rates, calibration_warnings, fit_warning, mfu_basis, warnings_of
 from moeplan.closed import SIMULATED_TITLE, check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
-from moeplan.cost.durations import Machine, loads, predict
+from moeplan.cost.durations import Machine, loads, predict, settle
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
+from moeplan.exchanges import exchange_text
 from moeplan.layout import Disaggregated, Layout, Recompute
 from moeplan.layouts import FAMILIES, RECORDS, family_of
 from moeplan.optimizer.candidate import MOST_ACTIONS, describe
@@ -40,7 +41,7 @@ from moeplan.spec.execution import Execution
 from moeplan.spec.model import moe_layers
 from moeplan.spec.override import settings_text
 from moeplan.spec.workload import Memory
-from moeplan.tables import Rows, cell, html_lines, html_table
+from moeplan.tables import Rows, cell, heading, html_lines, html_table
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 
@@ -143,7 +144,7 @@ class Estimate(NamedTuple):
         return pd.DataFrame(estimate_rows(self))
 
     def _repr_html_(self) -> str:
-        facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(self).items()]
+        facts = [{"what": heading(k), "value": cell(v, k)} for k, v in estimate_facts(self).items()]
         memory, spent = estimate_tables(self)
         tables = [
             html_table(facts, title=SIMULATED_TITLE),
@@ -173,7 +174,7 @@ def estimate(
     family = RECORDS[type(layout)]
     check_order(name, family, FAMILIES[family].SCHEDULES)
     machine = Machine(Fabric(build(case.cluster)), measured)
-    plan = outline(case, layout, schedule=name, recompute=rule)
+    plan = settle(outline(case, layout, schedule=name, recompute=rule), machine)
     actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
     if actions > MOST_ACTIONS:
         raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")
@@ -183,9 +184,8 @@ def estimate(
     program = lowered(plan, steps)
     timeline = simulate(plan, program)
     plan = sure(structs.replace(plan, predictions=predictions(plan, steps, program, timeline)), machine)
-    plan = signed(
-        structs.replace(plan, assumptions=ASSUMPTIONS, warnings=(*warnings_of(plan), *assumed_rates(case, measured)))
-    )
+    warnings = (*warnings_of(plan), *assumed_rates(case, measured), *calibration_warnings(case, measured))
+    plan = signed(structs.replace(plan, assumptions=ASSUMPTIONS, warnings=warnings))
     kept = peak_activations(case, plan.graph, tracks(steps), plan.recompute, loads(case, plan.graph, plan.batch, 0))
     busy = seconds_by_kind(plan, program, timeline)
     stages = [_stage(plan, number, kept[number], busy[number]) for number in range(len(plan.graph.positions))]
@@ -251,6 +251,7 @@ def estimate_facts(told: Estimate) -> dict[str, Any]:
         "schedule": plan.schedule.name,
         "microbatches": plan.batch.microbatches,
         "recompute": rule_text(plan.recompute),
+        **({"exchange": exchange_text(plan)} if moe_layers(model) else {}),
         "execution": settings_text(plan.case.execution, Execution()),
         "memory": settings_text(plan.case.memory, Memory()),
         "step_s": predicted.step_s,

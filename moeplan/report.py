@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from moeplan.caveats import mfu_basis
 from moeplan.closed import PEAKS_TITLE, SIMULATED_TITLE, ClosedEstimate, closed_rows, closed_title
 from moeplan.estimator import HBM_TITLE, SECONDS_TITLE, Estimate, estimate_facts, estimate_tables
+from moeplan.exchanges import exchange_text
 from moeplan.layout import experts_of
 from moeplan.optimizer.candidate import describe
 from moeplan.plan import Plan, world_size
@@ -19,11 +20,12 @@ from moeplan.ranking import ranking_notes as ranking_notes
 from moeplan.ranking import ranking_rows as ranking_rows
 from moeplan.resources.parameters import active_parameters, counted, mtp_parameters, total_parameters
 from moeplan.spec.execution import Execution
-from moeplan.spec.model import ModelSpec, has_ffn, is_dense
+from moeplan.spec.model import ModelSpec, has_ffn, is_dense, moe_layers
 from moeplan.spec.override import settings_text
 from moeplan.spec.workload import Memory
 from moeplan.tables import Rows, columns_of
 from moeplan.tables import cell as cell
+from moeplan.tables import heading as heading
 
 if TYPE_CHECKING:
     from moeplan.analytic.forecast import Forecast
@@ -65,6 +67,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "recompute": ", ".join(
             [f"attention {plan.recompute.attention}", f"ffn {plan.recompute.ffn}", *plan.recompute.modules]
         ),
+        **({"exchange": exchange_text(plan)} if moe_layers(model) else {}),
         "execution": settings_text(plan.case.execution, Execution()),
         "memory": settings_text(plan.case.memory, Memory()),
         **prediction_row(plan),
@@ -94,7 +97,7 @@ def model_row(model: ModelSpec) -> dict[str, Any]:
 
 def print_estimate(told: Estimate, out: TextIO) -> None:
     """The step, then per position memory and seconds, then the closed form; the fullest position is marked with *."""
-    facts = [{"what": k.replace("_", " "), "value": cell(v, k)} for k, v in estimate_facts(told).items()]
+    facts = [{"what": heading(k), "value": cell(v, k)} for k, v in estimate_facts(told).items()]
     print_table(facts, out, title=SIMULATED_TITLE)
     memory, spent = estimate_tables(told)
     print_table(memory, out, title=HBM_TITLE)
@@ -193,7 +196,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = 
         numeric = any(
             isinstance(row.get(column), int | float) and not isinstance(row.get(column), bool) for row in rows
         )
-        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(heading(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(row.get(column, ""), column) for column in columns))
     Console(file=out, highlight=False, width=None if out.isatty() else FILE_WIDTH).print(table)

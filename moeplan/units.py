@@ -42,6 +42,15 @@ class Quantity(float):
             raise ValueError(f"{text!r} must be finite and not negative")
         return cls(value)
 
+    def short(self) -> str:
+        """The shortest text of 1 and more that `parse` reads as this number; of equal ones that of the largest unit."""
+        exact = str(self)
+        found = [
+            f"{float(_DECIMAL.divide(Decimal(self), size)):.12g} {unit}" for unit, size in reversed(self.units.items())
+        ]
+        read = [text for text in found if type(self).parse(text) == self]
+        return min(read, key=lambda text: (text.startswith("0."), len(text)), default=exact)
+
     def __str__(self) -> str:
         return f"{int(self) if self.is_integer() else float(self)!r} {self.si}"
 

@@ -335,7 +335,7 @@ def test_a_schedule_without_an_order_is_answered_by_the_closed_form_alone(moepla
     assert done.code == 0
     assert "closed form: " in done.out
     assert done.line == "note: schedule 'dualpipe' has a closed form alone: not simulated, cannot be run"
-    assert "peak gib" in done.out
+    assert "peak GiB" in done.out
     told = json.loads(moeplan(*options, "--format", "json").out)
     assert told["closed_form"]["step_s"] == pytest.approx(sum(part["seconds"] for part in told["closed_form"]["parts"]))
     step, *rows = rows_of(moeplan(*options, "--format", "csv").out)
@@ -568,3 +568,25 @@ def test_a_trace_never_replaces_its_plan(moeplan, plan_file):
     before = plan_file.read_bytes()
     assert moeplan("simulate", str(plan_file), "--trace", str(plan_file)).code == 2
     assert plan_file.read_bytes() == before
+
+
+def test_the_command_says_what_is_reached_and_what_is_no_validation(moeplan):
+    done = moeplan("validate", "--paper", "piper")
+    assert done.code == 0
+    assert "which is assumed (calibration mi250x): no validation" in done.out
+    assert "NOT reached" not in done.out
+    told = json.loads(moeplan("validate", "--paper", "piper", "--format", "json").out)
+    assert {fact["counts"] for fact in told["facts"]} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--paper", "other"], "--paper 'other': is not compared; piper is"),
+        (["--paper", "piper", "--runs", "x.csv"], "alone"),
+    ],
+)
+def test_other_papers_are_refused(options, message, moeplan):
+    done = moeplan("validate", *options)
+    assert done.code == 2
+    assert message in done.line

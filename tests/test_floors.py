@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(find_spec("moeplan").origin).parent.parent
 FLOORS = (
-    ("errors", "units", "collector"),
+    ("errors", "units", "hostlist", "collector", "toml_text"),
     ("spec",),
-    ("layout", "batch", "mesh", "schedule", "overlap", "trace"),
+    ("layout", "batch", "mesh", "schedule", "overlap", "trace", "importers", "tiers"),
     ("program", "plan", "plan_rules", "plan_file", "options"),
     ("topology", "resources", "papers"),
     ("cost",),
@@ -22,6 +22,7 @@ FLOORS = (
     (
         "planner",
         "estimator",
+        "exchanges",
         "closed",
         "peaks",
         "by_hand",
@@ -31,6 +32,8 @@ FLOORS = (
         "ranking",
         "sweep",
         "plots",
+        "machine",
+        "convert",
         "validation",
     ),
     ("cli",),

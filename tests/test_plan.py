@@ -107,8 +107,8 @@ REFUSED = {
     "unknown field inside": (put("graph", "sp", value=1), SpecError, "unknown field `sp`.*graph"),
     "other schema": (put("schema", value="else"), SpecError, "not a plan: schema is not 'moeplan.plan'"),
     "no version": (put("schema_version", value=1), PlanVersionError, "schema_version 1 is not MAJOR.MINOR"),
-    "newer minor": (put("schema_version", value="1.99"), PlanVersionError, "1.99 is newer than 1.3; upgrade moeplan"),
-    "newer major": (put("schema_version", value="2.0"), PlanVersionError, "2.0 is newer than 1.3; upgrade moeplan"),
+    "newer minor": (put("schema_version", value="1.99"), PlanVersionError, "1.99 is newer than 1.4; upgrade moeplan"),
+    "newer major": (put("schema_version", value="2.0"), PlanVersionError, "2.0 is newer than 1.4; upgrade moeplan"),
     "older major": (put("schema_version", value="0.9"), PlanVersionError, "0.9 is older than 1.0 and cannot be read"),
     "another family": (put("layout", "family", value="ring"), SpecError, "'ring'"),
     "fewer ranks": (

@@ -96,6 +96,9 @@ def test_everything_that_ships_or_may_be_set_is_named():
 def test_every_command_is_in_the_table():
     for command in app.registered_commands:
         assert f"| `moeplan {command.callback.__name__}" in README
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            assert f"| `moeplan {group.name} {command.name or command.callback.__name__}" in README
 
 
 def _values(annotation):

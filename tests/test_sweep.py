@@ -4,7 +4,7 @@ import pytest
 
 from moeplan.errors import SpecError
 from moeplan.planner import optimize
-from moeplan.plots import plot_split_by_length
+from moeplan.plots.lengths import plot_split_by_length
 from moeplan.spec.shipped import load_calibration
 from moeplan.spec.workload import Memory
 from moeplan.sweep import at_length, split_by_length

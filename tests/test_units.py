@@ -67,3 +67,25 @@ def test_bits_are_an_eighth_of_bytes() -> None:
     assert all(
         math.isclose(BytesPerS.parse(f"1 {p}bit/s") * 8, BytesPerS.parse(f"1 {p}B/s"), rel_tol=1e-15) for p in "kMGT"
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(value=st.floats(0, 1e18) | st.integers(0, 2000).map(lambda n: n * 1e9))
+def test_the_short_text_is_read_as_the_same_number(kind, value):
+    assert kind.parse(kind(value).short()) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (BytesPerS(50e9), "50 GB/s"),
+        (BytesPerS(12.8e12), "12.8 TB/s"),
+        (BytesPerS(1e11), "100 GB/s"),
+        (Bytes(64 * 1024**3), "64 GiB"),
+        (Bytes(64e9), "64 GB"),
+        (Seconds(3.5e-7), "350 ns"),
+        (FlopPerS(1979e12), "1979 TFLOP/s"),
+    ],
+)
+def test_the_short_text_is_one_that_people_write(value, text):
+    assert value.short() == text

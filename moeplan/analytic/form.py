@@ -23,6 +23,7 @@ from moeplan.cost.pieces import Alike, Priced, alike, price
 from moeplan.cost.pricing import Loads, Pricing, loads
 from moeplan.cost.synchronisation import optimizer, shared
 from moeplan.program import keeps
+from moeplan.spec.calibration import Pattern, source_of
 
 Floats = NDArray[np.float64]
 CLASSES = (*Parts._fields, "tensor", "context", "expert")
@@ -30,6 +31,9 @@ CLASSES = (*Parts._fields, "tensor", "context", "expert")
 
 WHATEVER = {"stream": "roofline", "cast": "roofline", "host": "assumed"}
 """Sources of classes that no table decides: passes over HBM are rooflines, launches assumed."""
+
+TRAVELS: tuple[Pattern, ...] = ("point_to_point", "reduce_scatter", "all_gather")
+"""Patterns of hops between positions, of gradients and of parameters."""
 
 
 class Form(NamedTuple):
@@ -119,7 +123,7 @@ def form(pricing: Pricing, batch: Batch, schedule: str) -> Form:
         hides_gradients=np.array(float("gradients" in hides)),
         hides_parameters=np.array(float("parameters" in hides)),
         sources=_sources(rows),
-        travel_source=machine.calibration.network.source,
+        travel_source=weakest(source_of(machine.calibration.network, name) for name in TRAVELS),
     )
 
 

@@ -11,11 +11,12 @@ from msgspec import structs
 from moeplan.analytic.form import WHATEVER
 from moeplan.batch import Batch
 from moeplan.cost.beside import together
-from moeplan.cost.compute import in_step
+from moeplan.cost.compute import in_step, weakest
 from moeplan.cost.edges import alike_edges, edge_in_step
 from moeplan.cost.pieces import alike, price
 from moeplan.cost.pricing import Machine, Pricing, loads
 from moeplan.plan import Plan
+from moeplan.spec.calibration import Pattern, source_of
 
 SPREAD = {"measured": 0.05, "interpolated": 0.07, "roofline": 0.25, "assumed": 0.08}
 """One sigma of the logarithm of seconds by where they come from. Passes over HBM are the least sure; what is assumed
@@ -24,6 +25,8 @@ LESS_SURE, UNSURE = ("expert", "host"), 0.6
 """The same of dispatch and combine, and of launches, whatever their source: routing and frameworks decide them."""
 SHARED = 0.12
 """One sigma of what a step spends on nothing that is counted here, or saves; chosen as `SPREAD`."""
+TENSOR: tuple[Pattern, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+"""Patterns of tensor parallelism."""
 SIGMAS = 1.645
 """Of a normal distribution, nine of ten lie within."""
 
@@ -95,11 +98,12 @@ def _work(pricing: Pricing, batch: Batch) -> Iterator[Second]:
 def _travel(pricing: Pricing, batch: Batch) -> Iterator[Second]:
     """Rows of all ranks on their way, within pieces and between them."""
     case, graph, machine, _ = pricing
+    inside = weakest(source_of(machine.calibration.node, name) for name in TENSOR)
     at = loads(case, graph, batch, 0)
     for what, numbers in alike(case, graph).items():
         ranks = len(numbers) * sum(map(len, graph.positions[what.position].ranks))
         inside_s = sum(price(pricing, what, at[what.position], direction).inside_s for direction in "FB")
-        yield Second("tensor", ranks * inside_s, machine.calibration.node.source)
+        yield Second("tensor", ranks * inside_s, inside)
     for (kind, _, here, *_), numbers in alike_edges(graph).items():
         ranks = len(numbers) * sum(map(len, graph.positions[here].ranks))
         for direction in "FB":

@@ -13,11 +13,35 @@ from typing import Any, NoReturn
 
 import typer
 
-from moeplan.cli import calibrate, estimate, models, optimize, plans, run, validate
+from moeplan.cli import (
+    calibrate,
+    estimate,
+    models,
+    optimize,
+    plans,
+    run,
+    topology,
+    topology_choose,
+    topology_place,
+    validate,
+)
 from moeplan.cli.app import app, say
 from moeplan.errors import MoeplanError
 
-__all__ = ["app", "calibrate", "estimate", "main", "models", "optimize", "plans", "run", "validate"]
+__all__ = [
+    "app",
+    "calibrate",
+    "estimate",
+    "main",
+    "models",
+    "optimize",
+    "plans",
+    "run",
+    "topology",
+    "topology_choose",
+    "topology_place",
+    "validate",
+]
 
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1]
 """What a wrong option raises: typer names only this one kind of it."""

@@ -59,7 +59,7 @@ def show(plan_file: PlanFile, format_: Format = "table") -> None:
     facts, rows = report.plan_facts(plan), report.position_rows(plan)
     if format_ == "table":
         report.print_table(
-            [{"what": k.replace("_", " "), "value": report.cell(v, k)} for k, v in facts.items()], sys.stdout
+            [{"what": report.heading(k), "value": report.cell(v, k)} for k, v in facts.items()], sys.stdout
         )
         report.print_table(rows, sys.stdout)
         for line in (*plan.assumptions, *(f"warning: {w}" for w in plan.warnings)):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from moeplan.cli.app import Format, app, check_format, machine_readable
+from moeplan.errors import SpecError
 
 
 @app.command()
@@ -20,6 +21,9 @@ def validate(
     names: Annotated[
         Path | None,
         typer.Option("--names", help="CSV that says what models and machines are: kind,name,target,overrides"),
+    ] = None,
+    paper: Annotated[
+        str | None, typer.Option("--paper", help="compare with what a paper says of networks instead: piper")
     ] = None,
     format_: Format = "table",
 ) -> None:
@@ -38,6 +42,11 @@ def validate(
     from moeplan.validation.unread import unread_rows
 
     check_format(format_)
+    if paper is not None:
+        if any((runs, collectives, gemm, layers, names)):
+            raise SpecError("--paper: compares no table; give it alone")
+        _paper(paper, format_)
+        return
     given = Tables(runs, collectives, gemm, layers)
     found = compared(given if any(given) else None, names)
     if format_ != "table":
@@ -71,3 +80,38 @@ def validate(
         print("no row could be compared: the reasons are above")
     if found.left_for_fits:
         print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")
+
+
+def _paper(name: str, format_: str) -> None:
+    """What the paper says of networks, beside what is found."""
+    from moeplan import report
+    from moeplan.spec.shipped import load_calibration
+    from moeplan.validation.papers import fact_rows, gain_facts, gain_rows, gains, piper_facts
+
+    if name != "piper":
+        raise SpecError(f"--paper {name!r}: is not compared; piper is")
+    calibration = load_calibration("mi250x")
+    found = {factor: gains(calibration, factor) for factor in (1.0, calibration.network.contention)}
+    facts, reported = piper_facts(), [fact for each in found.values() for fact in gain_facts(each)]
+    if format_ != "table":
+        rows = [fact._asdict() | {"reached": fact.reached} for fact in (*facts, *reported)]
+        print(
+            machine_readable(
+                format_, rows, {"facts": rows, "gains": [g._asdict() for each in found.values() for g in each]}
+            )
+        )
+        return
+    report.print_table(
+        fact_rows(facts), sys.stdout, title="what Piper and its sources say, and what is found on the graph"
+    )
+    report.print_table(
+        fact_rows(reported),
+        sys.stdout,
+        title="what rests on a factor of contention, which is assumed (calibration mi250x): no validation",
+    )
+    for each in found.values():
+        report.print_table(
+            gain_rows(each),
+            sys.stdout,
+            title="flat all-to-all over HALO in seconds (HALO in chunks), by bytes per pair",
+        )

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from moeplan.cost import communication as network
 from moeplan.cost.durations import Machine
-from moeplan.spec.cluster import ClusterSpec
+from moeplan.spec.cluster import ClusterSpec, domains
 from moeplan.validation import routed
 from moeplan.validation.names import Names
 from moeplan.validation.outcome import Outcome, Skip, skipping
@@ -21,7 +21,7 @@ PEAK_BYTES = 8 * 2**30
 BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 """Bus bandwidth is factor (n - 1) / n times bytes over seconds (definition of nccl-tests)."""
 LARGEST_NODE = 16
-"""Machines whose "node" has more GPUs are NVLink domains of several nodes, which some rows count."""
+"""What has more GPUs is an NVLink domain of several nodes, which some rows count."""
 MOST_GPUS, MOST_PAIRS = 2**14, 2**22
 """Larger collectives are left out: their routes take many seconds. Pairs are of ranks that exchange directly."""
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -50,7 +50,8 @@ def predict_collective(row: Collective, names: Names, least_bytes: float = LEAST
     if size < least_bytes:
         raise Skip("message below 1 MiB", f"message_bytes: {size:g} bytes: message below 1 MiB")
     cluster = names.part(row.hardware, gpus)
-    _check_nodes(row.nodes, gpus, names.cluster(row.hardware).node.gpus)
+    node = names.cluster(row.hardware).node
+    _check_nodes(row.nodes, gpus, node.gpus * node.domain)
     check_size(gpus, 1 if row.collective in RINGS else gpus)
     machine = names.machine(row.hardware, gpus)
     with skipping():
@@ -92,7 +93,7 @@ def _check_nodes(nodes: int | None, gpus: int, per_node: int) -> None:
 def _both(row: Collective, machine: Machine, cluster: ClusterSpec, size: float, gpus: int) -> tuple[float, float]:
     """Measured and predicted seconds."""
     if routed.is_routed(row):
-        return routed.measured_s(row, gpus, cluster.nodes), routed.predicted_s(row, machine, cluster, gpus)
+        return routed.measured_s(row, gpus, domains(cluster)), routed.predicted_s(row, machine, cluster, gpus)
     if row.definition_of_bytes == "bytes of ONE message":
         return _streamed(row, size, machine, gpus)
     return _measured_s(row, size, gpus), _seconds(row, machine, cluster, size, gpus)

@@ -20,7 +20,7 @@ from moeplan.cost.durations import Machine
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.case import Case
-from moeplan.spec.cluster import ClusterSpec, check_cluster, first_gpus
+from moeplan.spec.cluster import ClusterSpec, check_cluster, sized
 from moeplan.spec.model import ModelSpec
 from moeplan.spec.override import override
 from moeplan.spec.record import Record
@@ -194,6 +194,6 @@ def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
             f"hardware: GPUs are not whole nodes of {per_node}", f"gpus: {gpus} are not whole nodes of {per_node} GPUs"
         )
     try:
-        return check_cluster(first_gpus(structs.replace(cluster, nodes=max(1, gpus // per_node)), gpus))
+        return check_cluster(sized(cluster, gpus))
     except SpecError as error:
         raise Skip(f"hardware: {reason(error)}", f"hardware: {plainly(error)}") from None

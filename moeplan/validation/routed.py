@@ -15,7 +15,7 @@ from msgspec import structs
 from moeplan.calibrate.collectives import apiece
 from moeplan.cost import communication as network
 from moeplan.cost.durations import Machine
-from moeplan.spec.cluster import ClusterSpec
+from moeplan.spec.cluster import ClusterSpec, domains
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 from moeplan.validation.cells import COUNT, count
@@ -107,7 +107,7 @@ def predicted_s(row: Collective, machine: Machine, cluster: ClusterSpec, gpus: i
     Low-latency kernels send every copy as a message of its own, plain all-to-alls all copies to a rank in one. The
     version of DeepEP in pplx-kernels' tables (2025) is one of "pure RDMA" (its README): NICs carry all there is.
     """
-    nodes = cluster.nodes
+    nodes = domains(cluster)
     rows, size, group = rows_of(row), size_of(row), [range(gpus)]
     if "pplx-kernels" in row.library and not any(word in row.library for word in ("DeepEP", "Torch")):
         raise Skip("pplx-kernels are no dispatcher of moeplan")
@@ -136,5 +136,6 @@ def _padded(row: Collective) -> bool:
 
 def apart(cluster: ClusterSpec) -> Fabric:
     """Routes where every byte takes the NICs, also between the GPUs of a node."""
-    node = structs.replace(cluster.node, gpus=1, nics=1, links=())
-    return Fabric(build(structs.replace(cluster, node=node, nodes=cluster.nodes * cluster.node.gpus)))
+    node = structs.replace(cluster.node, gpus=1, nics=1, links=(), bridge=None, nic_of_gpu=(), domain=1)
+    nodes = cluster.nodes * cluster.node.gpus
+    return Fabric(build(structs.replace(cluster, node=node, nodes=nodes, use="", kinds=(), without_nics=())))

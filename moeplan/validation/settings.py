@@ -15,6 +15,7 @@ from moeplan.layout import Colocated, Recompute
 from moeplan.mesh import check_degrees
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
+from moeplan.spec.execution import Execution
 from moeplan.spec.model import ModelSpec
 from moeplan.spec.override import override
 from moeplan.spec.record import validated
@@ -67,6 +68,10 @@ class Setting(NamedTuple):
     """What the row did that no record says."""
 
 
+AS_PUBLISHED = Execution(exchange="flat")
+"""All-to-alls go straight, as NCCL and RCCL send them: no row is of another software."""
+
+
 def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
     """The row's model, machine, workload, memory, execution, layout, recompute rule and schedule.
 
@@ -79,7 +84,7 @@ def setting(run: Run, names: Names, stacks: Stacks) -> Setting:
     rule = recompute_rule(filled.recompute, model.num_layers // (filled.pp or 1))
     cluster = names.part(run.hardware, run.gpus)
     workload = Workload(seq_len=seq_len(filled), global_batch=global_batch(filled))
-    plain = Case(model=model, cluster=cluster, workload=workload)
+    plain = Case(model=model, cluster=cluster, workload=workload, execution=AS_PUBLISHED)
     given = degrees(filled, model)
     with skipping():
         layout = _layout(plain, given)

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from moeplan.errors import SpecError
+from moeplan.spec.cluster import domain_gpus, domains, num_ranks
 from moeplan.spec.shipped import load_cluster, load_model
 from moeplan.validation.names import PUBLISHED, Name, Names
 from moeplan.validation.outcome import Skip
@@ -143,7 +144,14 @@ def test_a_machine_that_cannot_be_as_large(names, gpus, message):
         names.part("dgx-h100", gpus)
 
 
-def test_racks_are_one_node(names):
-    rack = names.part("GB200 NVL72", 256)
-    assert (rack.nodes, rack.node.gpus, rack.gpu.name) == (4, 64, "GB200")
-    assert rack.node.link_bytes_per_s == 900e9
+def test_racks_have_64_gpus_each_of_a_job(names):
+    racks = names.part("GB200 NVL72", 256)
+    assert (racks.nodes, racks.node.gpus, racks.gpu.name) == (64, 4, "GB200")
+    assert (domains(racks), domain_gpus(racks)) == (4, 64)
+    assert racks.node.link_bytes_per_s == 900e9
+
+
+@pytest.mark.parametrize("gpus", [2496, 2560, 5120])
+def test_more_racks_than_the_machine_has(names, gpus):
+    racks = names.part("GB200 NVL72", gpus)
+    assert (num_ranks(racks), domains(racks)) == (gpus, gpus // 64)

@@ -114,7 +114,7 @@ def test_a_row_of_words_becomes_records(own):
         notes="capacity factor 1.5",
     )
     assert told.case.execution == Execution(
-        linear="mxfp8", dispatcher="hybridep", graphs="step", hidden=("expert",), capacity=1.5
+        linear="mxfp8", dispatcher="hybridep", exchange="flat", graphs="step", hidden=("expert",), capacity=1.5
     )
     assert told.recompute == Recompute(ffn="full", modules=("norm", "shared_experts"))
     assert told.case.memory == Memory()
