@@ -57,7 +57,7 @@ def all_to_all(
     return _once(calibration, phases, bytes_per_rank, named, bytes_per_rank)
 
 
-def many_to_many(
+def many_to_many(  # noqa: PLR0913
     fabric: Fabric,
     calibration: Calibration,
     sources: Groups,
@@ -65,6 +65,7 @@ def many_to_many(
     bytes_per_source: float,
     deduplicated: int | None = None,
     whole_bytes: float = 0.0,
+    groups_limit: float = 0.0,
 ) -> Cost:
     """Seconds until every rank of `sources[i]` has spread `bytes_per_source` evenly over the ranks of `targets[i]`.
 
@@ -73,7 +74,8 @@ def many_to_many(
     With `deduplicated` = k, the copies of a token for one node cross the network once and are fanned out inside the
     node by an all-to-all of its target ranks; the two phases follow each other. A node with the share p of the targets
     then receives (1 - (1 - p)^k) / (k p) of the bytes: the chance that one of k uniform choices falls on it. With n
-    equal nodes that is n (1 - (1 - 1/n)^k) / k (own derivation; DisagMoE, arXiv 2605.11005, sends all k copies).
+    equal nodes that is n (1 - (1 - 1/n)^k) / k (own derivation; DisagMoE, arXiv 2605.11005, sends all k copies). Where
+    a token may reach `groups_limit` nodes at most, it chooses from these alone, as in `dispatch`.
     Transfers inside a node carry all copies. The way back, summed in the node before it is sent, costs the same:
     call it with the dispatch's sources and targets.
 
@@ -90,8 +92,8 @@ def many_to_many(
     if deduplicated is None:
         return _once(calibration, _pairs(fabric, sides), bytes_per_source + whole_bytes, "all_to_all")
     sizes, k = (bytes_per_source, whole_bytes), deduplicated
-    key = ("copies", *sizes, k)
-    phases = demands(fabric, key, sides, lambda some: copies(fabric, some[0], some[1], sizes, k))
+    key = ("copies", *sizes, k, groups_limit)
+    phases = demands(fabric, key, sides, lambda some: copies(fabric, some[0], some[1], sizes, k, groups_limit))
     return _once(calibration, phases, 1.0, "all_to_all")
 
 

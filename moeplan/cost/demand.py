@@ -117,7 +117,7 @@ def demand_of(fabric: Fabric, transfers: Transfers) -> Demand:
     share, messages = transfers.share[moving], transfers.messages[moving]
     loads = np.zeros((2, len(fabric.edges)))
     latency: Floats = np.zeros(moving.size)
-    under_way, flows = _under_way(source, transfers.at_once), np.zeros(len(fabric.edges))
+    under_way, flows = _under_way(source, messages, transfers.at_once), np.zeros(len(fabric.edges))
     for part in fabric.parts(source, target):
         leaves = fabric.leaves_node[part.edge]
         flows += np.bincount(part.edge[leaves], under_way[part.transfer[leaves]], minlength=flows.size)
@@ -138,11 +138,12 @@ def demand_of(fabric: Fabric, transfers: Transfers) -> Demand:
     return Demand(inside, between, longest, float(flows.max(initial=0.0)), handled)
 
 
-def _under_way(source: Integers, at_once: int) -> Floats:
-    """The part of each transfer that is under way at any time: 1, or `at_once` of all that its source has."""
+def _under_way(source: Integers, messages: Floats, at_once: int) -> Floats:
+    """The part of each transfer that is under way at any time: one message of it, or `at_once` of all of its source."""
+    one = np.minimum(1.0, messages)
     if not at_once:
-        return np.ones(source.size)
-    return np.asarray(np.minimum(1.0, at_once / np.bincount(source)[source]), dtype=np.float64)
+        return np.asarray(one, dtype=np.float64)
+    return np.asarray(np.minimum(one, at_once / np.bincount(source)[source]), dtype=np.float64)
 
 
 def _outer(links: Floats) -> Floats:

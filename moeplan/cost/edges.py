@@ -17,6 +17,7 @@ from moeplan.layout import Exchange, StageGraph
 from moeplan.resources.traffic import edge_bytes, residual_bytes
 from moeplan.resources.work import Load
 from moeplan.spec.case import Case
+from moeplan.spec.model import ModelSpec
 
 
 def alike_edges(graph: StageGraph) -> dict[tuple[str, str, int, int, bool], list[int]]:
@@ -52,7 +53,8 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
         carried = residual_bytes(case.model, graph, edge, load, dtype=dtype) if kind == "m2n" else 0.0
         rows = edge_bytes(case.model, graph, edge, direction, load, **_types(case)) - carried
         sides = graph.positions[attention].ranks, graph.positions[ffn].ranks
-        return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried)
+        limit = limit_of(case.model, np.unique(machine.fabric.node_of(np.array(sides[1][0]))).size)
+        return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried, limit)
     return network.many_to_many(*machine, ranks[0], ranks[1], size)
 
 
@@ -94,13 +96,18 @@ def routed_cost(case: Case, machine: Machine, groups: Groups, size: float, algor
     """Dispatch or combine of `size` bytes per rank inside a position, by the dispatcher that the case names."""
     model = case.model
     nodes = np.unique(machine.fabric.node_of(side(groups).ranks[: side(groups).sizes[0]])).size
-    limit = nodes_reached(model.expert_groups, model.top_k_groups, nodes) if model.expert_groups > 1 else 0.0
+    limit = limit_of(model, nodes)
     if case.execution.dispatcher == "all_to_all":
         among = ALGORITHMS if algorithm == "fastest" else (algorithm,)
         _, cost = fastest(*machine, groups, size, among)  # type: ignore[arg-type]
     else:
         cost = network.dispatch(*machine, groups, size, model.top_k, case.execution.dispatcher, limit)
     return cost._replace(seconds=cost.seconds * exposed_experts(case, between=nodes > 1))
+
+
+def limit_of(model: ModelSpec, nodes: int) -> float:
+    """Nodes that a token of `model` may reach where experts lie on `nodes`; 0 where its routing knows no groups."""
+    return nodes_reached(model.expert_groups, model.top_k_groups, nodes) if model.expert_groups > 1 else 0.0
 
 
 def nodes_reached(groups: int, chosen: int, nodes: int) -> float:

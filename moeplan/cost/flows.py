@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from moeplan.cost.edges import alike_edges, expert_groups, nodes_reached
+from moeplan.cost.edges import alike_edges, expert_groups, limit_of
 from moeplan.cost.patterns import (
     Groups,
     Side,
@@ -130,8 +130,7 @@ def _routed(case: Case, graph: StageGraph, position: int, slots: Slots) -> list[
             return [(ring(slots, by_node(slots, groups)), int(groups.sizes.max(initial=1)) / model.top_k)]
         case _:
             nodes = np.unique(slots.node_of(groups.ranks[: groups.sizes[0]])).size
-            limit = nodes_reached(model.expert_groups, model.top_k_groups, nodes) if model.expert_groups > 1 else 0.0
-            return [(transfers, 1.0) for transfers in routed(slots, groups, model.top_k, limit)]
+            return [(transfers, 1.0) for transfers in routed(slots, groups, model.top_k, limit_of(model, nodes))]
 
 
 def _once_a_node(
@@ -142,7 +141,8 @@ def _once_a_node(
     carried = residual_bytes(case.model, graph, edge, attention_, dtype=dtype) if there else 0.0
     rows = edge_bytes(case.model, graph, edge, direction, attention_, dtype=dtype) - carried
     sources, targets = (side(graph.positions[p].ranks) for p in sides)
-    phases = copies(slots, sources, targets, (rows, carried), case.model.top_k)
+    limit = limit_of(case.model, np.unique(slots.node_of(targets.ranks[: targets.sizes[0]])).size)
+    phases = copies(slots, sources, targets, (rows, carried), case.model.top_k, limit)
     if there == (direction == "F"):
         return phases
     return tuple(phase._replace(source=phase.target, target=phase.source) for phase in phases)

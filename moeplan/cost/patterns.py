@@ -184,26 +184,36 @@ def _group_routed(home: Integers, ranks: Integers, k: int, limit: float) -> tupl
 
 
 def copies(
-    fabric: Nodes, sources: Side, targets: Side, sizes: tuple[float, float], k: int
+    fabric: Nodes, sources: Side, targets: Side, sizes: tuple[float, float], k: int, limit: float = 0.0
 ) -> tuple[Transfers, Transfers]:
     """The two phases of deduplicated groups: once per node over the network, then all copies inside the node.
 
     The shares are bytes: of `sizes`, the first is deduplicated, with `k` copies of everything, and the second is not.
+    With a `limit`, a token's copies are on so many nodes at most, as in `routed`.
     """
-    each = [_group_copies(fabric, s, t, sizes, k) for s, t in zip(split(sources), split(targets), strict=True)]
+    each = [_group_copies(fabric, s, t, sizes, k, limit) for s, t in zip(split(sources), split(targets), strict=True)]
     once, fan_out = zip((_NOTHING, _NOTHING), *each, strict=True)
     return joined(once), joined(fan_out)
 
 
+def once_per_node(share: Floats, k: int, nodes: int, limit: float = 0.0) -> Floats:
+    """Of a token's k copies, how many rows reach each node with a `share` of the targets, sent there once.
+
+    c (1 - (1 - share / c)^k), with c the part of the `nodes` that a token chooses from, limit / nodes, or 1.
+    """
+    chosen = min(limit, nodes) / nodes if limit else 1.0
+    return np.asarray(chosen * (1 - (1 - np.minimum(1.0, share / chosen)) ** k), dtype=np.float64)
+
+
 def _group_copies(
-    fabric: Nodes, sources: Integers, targets: Integers, sizes: tuple[float, float], k: int
+    fabric: Nodes, sources: Integers, targets: Integers, sizes: tuple[float, float], k: int, limit: float
 ) -> tuple[Transfers, Transfers]:
     source, target = np.repeat(sources, targets.size), np.tile(targets, sources.size)
     share, whole = (size / targets.size for size in sizes)
     home = fabric.node_of(targets)
     together = home[:, None] == home
     p = together.mean(axis=1)  # of each target: its node's share of the targets
-    once = np.tile((1 - (1 - p) ** k) / (k * p), sources.size)
+    once = np.tile(once_per_node(p, k, np.unique(home).size, limit) / (k * p), sources.size)
     leaves = fabric.node_of(source) != fabric.node_of(target)
     arrived = leaves.reshape(sources.size, -1).sum(axis=0) * (share + whole)
     a, b = np.nonzero(together)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from moeplan.cost.compute import seconds
 from moeplan.cost.durations import Machine
+from moeplan.cost.edges import limit_of
+from moeplan.cost.patterns import once_per_node
 from moeplan.layout import Disaggregated, Piece, Recompute
 from moeplan.layouts.disaggregated import Frame, sides
 from moeplan.optimizer.evaluate import usable_bytes
@@ -164,13 +166,15 @@ class Sides:
         """Bytes that leave the attention side of one copy per step for other nodes.
 
         Routed rows forward, and the gradients of what came back; nothing where a copy fits into one node. With
-        deduplication a row crosses once per node: of n nodes, n (1 - (1 - 1 / n)^k) / k of the copies.
+        deduplication a row crosses once per node: of n nodes, n (1 - (1 - 1 / n)^k) / k of the copies, or fewer where
+        the model's routing keeps a token to some groups of experts.
         """
         model, workload, gpus = self.case.model, self.case.workload, domain_gpus(self.case.cluster)
         if num_ranks(self.case.cluster) // frame.dp <= gpus or not model.top_k:
             return 0.0
         row, k, nodes = row_width(model) * ELEMENT_BYTES[workload.dtype], model.top_k, -(-ffn // gpus)
-        once = nodes * (1 - (1 - 1 / nodes) ** k) / k if deduplicate else 1.0
+        limit = limit_of(model, nodes)
+        once = nodes * float(once_per_node(np.array(1 / nodes), k, nodes, limit)) / k if deduplicate else 1.0
         tokens = workload.global_batch * workload.seq_len / frame.dp
         return tokens * moe_layers(model) * k * row * 2 * once
 
@@ -253,7 +257,8 @@ class Sides:
             self.in_domains(range(begin, begin + size)) / size
             for begin, size in ((source * attention, attention), (first, ffn))
         )
-        rows = 1 - (1 - shares) ** k if deduplicate else k * shares
+        nodes = int((shares > 0).sum())
+        rows = once_per_node(shares, k, nodes, limit_of(self.case.model, nodes)) if deduplicate else k * shares
         return float((homes * (rows.sum() - rows)).sum())
 
     def in_domains(self, ranks: range) -> NDArray[np.float64]:

@@ -370,3 +370,12 @@ class TestDispatch:
         with pytest.raises(SpecError, match="top_k 0 and groups_limit 0"):
             dispatch(fabric(), IDEAL, [range(8)], SIZE, 0, "deepep")
         assert dispatch(fabric(), IDEAL, [range(8)], 0, 8, "hybridep").seconds == 0
+
+
+@pytest.mark.parametrize("limit", [0.0, 3.6, 8.0, 20.0])
+def test_a_token_whose_experts_are_in_some_groups_crosses_to_fewer_nodes(limit):
+    """8 target nodes, 8 copies: 8 (1 - (7/8)^8) = 5.25 rows cross, or 3.6 (1 - (1 - 1/3.6)^8) where it reaches 3.6."""
+    f = fabric(nodes=16, nodes_per_leaf=16, link=1e30)
+    got = many_to_many(f, IDEAL, [range(64)], [range(64, 128)], SIZE, 8, 0.0, limit)
+    nodes = min(limit or 8, 8)
+    assert got.seconds == seconds(SIZE / NIC * nodes * (1 - (1 - 1 / nodes) ** 8) / 8)
