@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeplan.cost.edges import alike_edges
+from moeplan.cost.edges import alike_edges, row_types
 from moeplan.cost.pricing import loads
 from moeplan.plan import Plan
 from moeplan.resources.traffic import edge_bytes
@@ -22,9 +22,8 @@ def exchange_text(plan: Plan) -> str:
         return case.execution.dispatcher
     for (kind, algorithm, here, _, _), numbers in alike_edges(graph).items():
         if kind == "dispatch":
-            types = {"dtype": case.workload.dtype, "rows": case.execution.rows}
             padded = case.execution.capacity or 1.0
-            each = padded * edge_bytes(case.model, graph, numbers[0], "F", at[here], **types) / graph.ep
+            each = padded * edge_bytes(case.model, graph, numbers[0], "F", at[here], **row_types(case)) / graph.ep
             told.append(f"{algorithm} among {graph.ep} ranks, {_size(each)} to each")
     return "; ".join(dict.fromkeys(told)) or "none"
 

@@ -12,8 +12,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moeplan.errors import SpecError
-from moeplan.spec.cluster import ClusterSpec, domain_of, hosts_of, neighbourhoods, nic_of, node_at
+from moeplan.spec.cluster import (
+    ClusterSpec,
+    Dragonfly,
+    Switches,
+    Torus,
+    domain_of,
+    homes,
+    hosts_of,
+    nic_of,
+    node_at,
+    places_of,
+    switch_of,
+)
+from moeplan.spec.network import plain, single_hop_places
 from moeplan.spec.record import Record
+
+WINDOW = 4
+"""Rounds of messages between nodes that are under way at a time (assumed)."""
 
 
 class Tiers(Record):
@@ -23,6 +39,29 @@ class Tiers(Record):
     """In a node, ranks with the same place exchange with each other across nodes: the order of their NICs."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Whole nodes each: those of a switch, of a leaf, of a Dragonfly group. None: all nodes are one group."""
+
+
+def neighbourhoods(cluster: ClusterSpec) -> tuple[int, ...]:
+    """For each of the job's nodes the set of nodes, counted from 0, that it reaches without a global link.
+
+    Those of a leaf, rail unit, dragonfly group or switch; of a torus all. A set holds whole NVLink domains.
+    """
+    network, places = plain(cluster.network, cluster.node), places_of(cluster)
+    match network:
+        case Dragonfly() as dragonfly:
+            wide = dragonfly.nodes_per_switch * dragonfly.switches_per_group
+            keys: list[object] = [place // wide for place in places]
+        case Torus():
+            keys = [0] * len(places)
+        case Switches() as switches:
+            keys = [switch_of(switches)[host] for host in hosts_of(cluster)]
+        case _:
+            wide = single_hop_places(network, cluster.node)
+            keys = [place // wide for place in places]
+    first: dict[int, object] = {}
+    keys = [first.setdefault(domain, key) for domain, key in zip(homes(cluster), keys, strict=True)]
+    met: dict[object, int] = {}
+    return tuple(met.setdefault(key, len(met)) for key in keys)
 
 
 def tiers_of(cluster: ClusterSpec, ranks: Sequence[int]) -> Tiers:

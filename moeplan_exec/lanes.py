@@ -15,13 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from moeplan.tiers import Tiers, aligned, check_tiers, group_sizes, members, places, round_of
+from moeplan.tiers import WINDOW, Tiers, aligned, check_tiers, group_sizes, members, places, round_of
 from moeplan_exec.worker import Worker
 
 Log = Callable[[str, int, int], None]
 """Called with (phase, start_ns, end_ns) by the clock of spans, perhaps in another thread."""
-WINDOW = 4
-"""Rounds of messages between nodes that are under way at a time (assumed)."""
 
 
 def silent(name: str, start_ns: int, end_ns: int) -> None:

@@ -1,11 +1,13 @@
 """What all tests share: golden files, rewritten only on request, and small cases on shipped machines."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from msgspec import structs
 
+from moeplan import cli
 from moeplan.cost.durations import Machine
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import first_gpus
@@ -65,3 +67,17 @@ def machine_of():
         return Machine(Fabric(build(spec)), load_calibration(spec.calibration))
 
     return machine
+
+
+@pytest.fixture
+def command_line(monkeypatch, capsys):
+    """command_line(*arguments): exit code, stdout and stderr of `moeplan` with these arguments."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["moeplan", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from moeplan.cli import main
 from moeplan.draft import draft
 from moeplan.layout import Colocated
 from moeplan.plan_file import write_plan
@@ -21,16 +20,9 @@ TREE = str(FIXTURES / "three_levels.conf")
 
 
 @pytest.fixture
-def moeplan(monkeypatch, capsys):
+def moeplan(command_line):
     """moeplan(*arguments): exit code, stdout and stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["moeplan", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
+    return command_line
 
 
 @pytest.fixture

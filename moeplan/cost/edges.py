@@ -38,7 +38,7 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
     ends = [graph.stages[graph.pieces[i].stage][0] for i in (edge, edge + 1)]
     source, target = ends if direction == "F" else ends[::-1]
     ranks = [graph.positions[p].ranks for p in (source, target)]
-    size = edge_bytes(case.model, graph, edge, direction, at[source], **_types(case))
+    size = edge_bytes(case.model, graph, edge, direction, at[source], **row_types(case))
     kind, algorithm = graph.edges[edge].kind, graph.edges[edge].algorithm
     if kind in ("dispatch", "combine"):
         return routed_cost(
@@ -51,14 +51,14 @@ def edge_cost(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost:
         attention, ffn = ends if kind == "m2n" else ends[::-1]
         load, dtype = at[attention], case.workload.dtype
         carried = residual_bytes(case.model, graph, edge, load, dtype=dtype) if kind == "m2n" else 0.0
-        rows = edge_bytes(case.model, graph, edge, direction, load, **_types(case)) - carried
+        rows = edge_bytes(case.model, graph, edge, direction, load, **row_types(case)) - carried
         sides = graph.positions[attention].ranks, graph.positions[ffn].ranks
         limit = limit_of(case.model, np.unique(machine.fabric.node_of(np.array(sides[1][0]))).size)
         return network.many_to_many(*machine, sides[0], sides[1], rows, case.model.top_k, carried, limit)
     return network.many_to_many(*machine, ranks[0], ranks[1], size)
 
 
-def _types(case: Case) -> dict[str, str]:
+def row_types(case: Case) -> dict[str, str]:
     """Element types of what edges carry, as `edge_bytes` takes them."""
     return {"dtype": case.workload.dtype, "rows": case.execution.rows}
 
@@ -88,7 +88,7 @@ def _cheapest(pricing: Pricing, edge: int, position: int, load: Load) -> Exchang
     if case.execution.dispatcher != "all_to_all":
         return "flat"
     padded, groups = case.execution.capacity or 1.0, expert_groups(graph, position)
-    sizes = [padded * edge_bytes(case.model, graph, edge, way, load, **_types(case)) for way in ("F", "B")]
+    sizes = [padded * edge_bytes(case.model, graph, edge, way, load, **row_types(case)) for way in ("F", "B")]
     return min(ALGORITHMS, key=lambda name: sum(exchange(*machine, groups, size, name).seconds for size in sizes))
 
 

@@ -18,12 +18,11 @@ from moeplan.cost.communication import all_to_all, phase_cost
 from moeplan.cost.demand import Demand, demands
 from moeplan.cost.patterns import Groups, Side, Transfers, joined, side, split
 from moeplan.spec.calibration import Calibration
+from moeplan.tiers import WINDOW
 from moeplan.topology.inside import Integers
 from moeplan.topology.routes import Fabric
 
 Algorithm: TypeAlias = Literal["flat", "two_level", "halo", "halo_chunked"]
-WINDOW = 4
-"""Messages between nodes that a rank of HALO or of the two-level algorithm has under way, as the executor has."""
 
 
 def exchange(

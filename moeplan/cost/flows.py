@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from moeplan.cost.edges import alike_edges, expert_groups, limit_of
+from moeplan.cost.edges import alike_edges, expert_groups, limit_of, row_types
 from moeplan.cost.patterns import (
     Groups,
     Side,
@@ -98,7 +98,7 @@ def _edges(
         for direction in DIRECTIONS:
             for load, times in at:
                 ends_ = (here, there) if direction == "F" else (there, here)
-                size = edge_bytes(case.model, graph, numbers[0], direction, load[ends_[0]], dtype=case.workload.dtype)
+                size = edge_bytes(case.model, graph, numbers[0], direction, load[ends_[0]], **row_types(case))
                 times_ = times * len(numbers)
                 if kind in ("dispatch", "combine"):
                     for transfers, share in _routed(case, graph, here, slots):
@@ -139,7 +139,7 @@ def _once_a_node(
     """M2N or N2M whose copies for one node cross once, in bytes; the way back is the way there turned round."""
     attention_, dtype, there = load[sides[0]], case.workload.dtype, graph.edges[edge].kind == "m2n"
     carried = residual_bytes(case.model, graph, edge, attention_, dtype=dtype) if there else 0.0
-    rows = edge_bytes(case.model, graph, edge, direction, attention_, dtype=dtype) - carried
+    rows = edge_bytes(case.model, graph, edge, direction, attention_, **row_types(case)) - carried
     sources, targets = (side(graph.positions[p].ranks) for p in sides)
     limit = limit_of(case.model, np.unique(slots.node_of(targets.ranks[: targets.sizes[0]])).size)
     phases = copies(slots, sources, targets, (rows, carried), case.model.top_k, limit)

@@ -23,7 +23,7 @@ from moeplan.spec.network import Switch as Switch
 from moeplan.spec.network import Switches as Switches
 from moeplan.spec.network import Torus as Torus
 from moeplan.spec.network import Tree as Tree
-from moeplan.spec.network import bandwidths, check_network, plain, single_hop_places
+from moeplan.spec.network import bandwidths, check_network, single_hop_places
 from moeplan.spec.node import Bridge as Bridge
 from moeplan.spec.node import Gpu as Gpu
 from moeplan.spec.node import Link as Link
@@ -151,35 +151,12 @@ def domains(cluster: ClusterSpec) -> int:
     return max(homes(cluster)) + 1
 
 
-def neighbourhoods(cluster: ClusterSpec) -> tuple[int, ...]:
-    """For each of the job's nodes the set of nodes, counted from 0, that it reaches without a global link.
-
-    Those of a leaf, rail unit, dragonfly group or switch; of a torus all. A set holds whole NVLink domains.
-    """
-    network, places = plain(cluster.network, cluster.node), places_of(cluster)
-    match network:
-        case Dragonfly() as dragonfly:
-            wide = dragonfly.nodes_per_switch * dragonfly.switches_per_group
-            keys: list[object] = [place // wide for place in places]
-        case Torus():
-            keys = [0] * len(places)
-        case Switches() as switches:
-            keys = [_switch_of(switches)[host] for host in hosts_of(cluster)]
-        case _:
-            wide = single_hop_places(network, cluster.node)
-            keys = [place // wide for place in places]
-    first: dict[int, object] = {}
-    keys = [first.setdefault(domain, key) for domain, key in zip(homes(cluster), keys, strict=True)]
-    met: dict[object, int] = {}
-    return tuple(met.setdefault(key, len(met)) for key in keys)
-
-
 def single_hop_nodes(cluster: ClusterSpec) -> int:
     """Nodes that follow each other in the job and share one leaf, unit or switch: the largest number that all runs of
     such nodes are made of. It may be more than the job has where these are the first of the machine.
     """
     if isinstance(cluster.network, Switches):
-        return gcd(*(len(list(run)) for _, run in groupby(hosts_of(cluster), _switch_of(cluster.network).__getitem__)))
+        return gcd(*(len(list(run)) for _, run in groupby(hosts_of(cluster), switch_of(cluster.network).__getitem__)))
     return _run(cluster, single_hop_places(cluster.network, cluster.node))
 
 
@@ -190,7 +167,8 @@ def _run(cluster: ClusterSpec, together: int) -> int:
     return gcd(*(len(list(run)) for _, run in groupby(place // together for place in places_of(cluster))))
 
 
-def _switch_of(network: Switches) -> dict[str, str]:
+def switch_of(network: Switches) -> dict[str, str]:
+    """The switch of each host."""
     return {host: switch.name for switch in network.switches for host in listed(switch.nodes)}
 
 
@@ -364,6 +342,6 @@ def with_nodes(cluster: ClusterSpec, nodes: int) -> ClusterSpec | None:
     """
     if not isinstance(cluster.network, Switches):
         return msgspec.structs.replace(cluster, nodes=nodes, use="", hosts="")
-    on = _switch_of(cluster.network)
+    on = switch_of(cluster.network)
     there = [host for host in listed(cluster.hosts) or map(str, range(nodes)) if host in on][:nodes]
     return msgspec.structs.replace(cluster, nodes=nodes, use=compress(there)) if len(there) == nodes else None

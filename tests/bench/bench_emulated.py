@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("net",
 from emulated import Shape, Unavailable, bucket_bytes, emulated  # noqa: E402
 from timed import crossings, time_all_to_all, time_m2n  # noqa: E402
 
-from moeplan_exec.lanes import WINDOW  # noqa: E402
+from moeplan.tiers import WINDOW  # noqa: E402
 
 KIB = 1024
 BUCKETS = 8

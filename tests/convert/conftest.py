@@ -1,11 +1,9 @@
 """The command line in an empty folder, files of other tools, and what a machine's own tools would print."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from moeplan import cli
 from moeplan.spec.shipped import load_cluster
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "importers"
@@ -18,18 +16,10 @@ def fixture():
 
 
 @pytest.fixture
-def moeplan(monkeypatch, capsys, tmp_path):
+def moeplan(command_line, monkeypatch, tmp_path):
     """moeplan(*arguments): exit code, stdout and stderr of the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moeplan", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return caught.value.code, *capsys.readouterr()
-
-    return run
+    return command_line
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from msgspec import structs
 
 from moeplan.cost.communication import all_to_all
 from moeplan.cost.edges import edge_cost
+from moeplan.cost.flows import flows
 from moeplan.cost.pricing import Pricing, loads
-from moeplan.draft import dealt
+from moeplan.draft import dealt, draft
 from moeplan.layout import Colocated
 from moeplan.layouts import stages
 from moeplan.resources.traffic import edge_bytes
@@ -123,3 +124,15 @@ def test_half_of_one_bandwidth_changes_exactly_the_costs_whose_routes_need_it(na
         changed.append(other > one)
     assert any(changed) or path[1] == "local_link_bytes_per_s"
     assert not all(changed)
+
+
+def test_rows_in_8_bits_move_less_between_ranks_in_a_step(make_case):
+    """Of the four exchanges of a layer one: what a placement sees, too."""
+    case = make_case(16, hidden=1024, num_layers=2)
+    wide, narrow = (
+        flows(draft(structs.replace(case, execution=Execution(rows=rows)), Colocated(dp=16, ep=8), schedule="1f1b"))
+        for rows in ("same", "fp8")
+    )
+    tokens = case.workload.global_batch * case.workload.seq_len
+    saved = 2 * tokens * case.model.top_k * 1024 * (2 - 1 - 4 / 128) * 7 / 8
+    assert wide.bytes.sum() - narrow.bytes.sum() == pytest.approx(saved)

@@ -1,11 +1,10 @@
 """The command line in an empty folder, and small clusters of every kind of network."""
 
-import sys
+from functools import partial
 
 import pytest
 from msgspec import structs
 
-from moeplan import cli
 from moeplan.spec.cluster import Dragonfly, FatTree, Level, Rail, Switch, Switches, Torus, Tree, check_cluster
 from moeplan.spec.shipped import load_cluster
 from moeplan.units import BytesPerS, Seconds
@@ -55,18 +54,10 @@ def on(network, nodes=8, **changes):
 
 
 @pytest.fixture
-def moeplan(monkeypatch, capsys, tmp_path):
+def moeplan(command_line, monkeypatch, tmp_path):
     """moeplan(*arguments): exit code, stdout and stderr of `moeplan topology` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moeplan", "topology", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return caught.value.code, *capsys.readouterr()
-
-    return run
+    return partial(command_line, "topology")
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from predicted import predicted_m2n_s, predicted_s, seen
 
 from moeplan.layout import Colocated
 from moeplan.plan import program_of
-from moeplan.tiers import Tiers, group_sizes, places, round_of
+from moeplan.tiers import WINDOW, Tiers, group_sizes, places, round_of
 from moeplan_exec.all_to_all import all_to_all
 from moeplan_exec.clock import Clock
-from moeplan_exec.lanes import WINDOW, make_lanes, swap
+from moeplan_exec.lanes import make_lanes, swap
 from moeplan_exec.parcel import Parcel
 from moeplan_exec.queues import Incoming, Outgoing
 from moeplan_exec.start import join

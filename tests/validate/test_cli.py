@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-import sys
+from functools import partial
 
 import pytest
-
-from moeplan import cli
 
 RUN = {
     "id": "OWN-1",
@@ -24,17 +22,9 @@ RUN = {
 
 
 @pytest.fixture
-def moeplan(monkeypatch, capsys):
+def moeplan(command_line):
     """moeplan(*arguments): exit code, stdout and stderr of `moeplan validate`."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["moeplan", "validate", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return caught.value.code, *capsys.readouterr()
-
-    return run
+    return partial(command_line, "validate")
 
 
 @pytest.fixture
