@@ -21,24 +21,26 @@ KIB = 1024
 BUCKETS = 8
 """Full buckets on the narrowest link from which on a message counts as large."""
 CASES = [
-    # ranks per node, delay and price of a frame of an uplink in ms, NIC and uplink in Mbit/s, window, KiB per pair
-    (2, 0, 0, 200, 200, 4, (4, 64, 256, 1024)),
-    (4, 0, 0, 200, 200, 4, (4, 16, 64, 128, 256)),
-    (4, 0, 0, 200, 400, 4, (16, 64, 256)),
-    (4, 0, 0, 200, 200, 1, (64, 256)),
-    (2, 5, 0, 200, 200, 4, (4, 64, 256)),
-    (4, 0, 1, 200, 200, 4, (1, 2, 4, 8.5, 17, 34)),
+    # ranks per node, delay and price of a frame of an uplink in ms, NIC, uplink and inside of a node (0: unbounded) in
+    # Mbit/s, window, KiB per pair
+    (2, 0, 0, 200, 200, 0, 4, (4, 64, 256, 1024)),
+    (4, 0, 0, 200, 200, 0, 4, (4, 16, 64, 128, 256)),
+    (4, 0, 0, 200, 400, 0, 4, (16, 64, 256)),
+    (4, 0, 0, 200, 400, 400, 4, (16, 64, 256)),
+    (4, 0, 0, 200, 200, 0, 1, (64, 256)),
+    (2, 5, 0, 200, 200, 0, 4, (4, 64, 256)),
+    (4, 0, 1, 200, 200, 200, 4, (1, 2, 4, 8.5, 17, 34)),
 ]
 M2N = [(1, 4), (2, 3), (3, 2)]
 
 
-def show_all_to_all(per_node, delay, frame, nic, uplink, window, sizes):
+def show_all_to_all(per_node, delay, frame, nic, uplink, inside, window, sizes):
     """Print a table; relative errors of large messages."""
     delay_s, frame_s = 1e-3 * delay, 1e-3 * frame
-    shape = Shape((2, 2), nic * 1e6, uplink * 1e6, delay_s, frame_s)
+    shape = Shape((2, 2), nic * 1e6, uplink * 1e6, delay_s, frame_s, inside * 1e6)
     print(
-        f"\n2 racks x 2 nodes x {per_node} ranks, NIC {nic}, uplink {uplink} Mbit/s, delay {delay} ms,"
-        f" {frame} ms a frame, window {window}"
+        f"\n2 racks x 2 nodes x {per_node} ranks, NIC {nic}, uplink {uplink}, inside {inside or 'unbounded'} Mbit/s,"
+        f" delay {delay} ms, {frame} ms a frame, window {window}"
     )
     print("   KiB  buckets  algorithm     measured ms  ideal ms  error  predicted ms  error")
     errors, counts = [], window == WINDOW

@@ -3,7 +3,8 @@
     node: eth0 --- rack bridge === spine bridge === rack bridge --- eth0: node
 
 NICs are veth pairs; uplinks (===) are veth pairs, or TAP pairs with a relay between where they have a delay; token
-buckets shape both directions of each. Ranks of one node reach each other over its loopback. Namespaces have no names:
+buckets shape both directions of each. Ranks of one node reach each other over its loopback, shaped where it has a
+rate. Namespaces have no names:
 they are file descriptors of this process and vanish with it, and so do all devices in them.
 """
 
@@ -40,14 +41,16 @@ class Unavailable(Exception):
 
 
 class Shape(NamedTuple):
-    """Nodes per rack, rates of a NIC and of a rack's uplink in each direction, one-way delay of an uplink, and what it
-    needs at least for a frame with data, however small: the price of many small messages."""
+    """Nodes per rack, rates of a NIC and of a rack's uplink in each direction, one-way delay of an uplink, what it
+    needs at least for a frame with data, however small: the price of many small messages; rate of what the ranks of a
+    node send each other, all together (0: unbounded)."""
 
     racks: tuple[int, ...] = (2, 2)
     nic_bit_per_s: float = 200e6
     uplink_bit_per_s: float = 200e6
     uplink_delay_s: float = 0.0
     uplink_frame_s: float = 0.0
+    inside_bit_per_s: float = 0.0
 
 
 class Network(NamedTuple):
@@ -126,9 +129,10 @@ def _wire(core: int, network: Network) -> None:
     _batch(core, "tc", [_shaped(nic, shape.nic_bit_per_s) for nic in nics])
     _batch(core, "tc", [_shaped(end, shape.uplink_bit_per_s) for end in ends])
     for namespace, address in zip(network.nodes, network.addresses, strict=True):
-        up = [f"address add {address}/16 dev {INTERFACE}", f"link set {INTERFACE} up", "link set lo up"]
-        _batch(namespace, "ip", up)
-        _batch(namespace, "tc", [_shaped(INTERFACE, shape.nic_bit_per_s)])
+        up = [f"link set {INTERFACE} up", f"link set lo mtu {MTU_BYTES} up"]
+        _batch(namespace, "ip", [f"address add {address}/16 dev {INTERFACE}", *up])
+        shaped = [(INTERFACE, shape.nic_bit_per_s), ("lo", shape.inside_bit_per_s)]
+        _batch(namespace, "tc", [_shaped(device, rate) for device, rate in shaped if rate])
         inside(namespace, lambda: _set_windows(shape))
 
 

@@ -57,8 +57,8 @@ def test_an_uplink_delays_both_ways(make_network):
     network = make_network(uplink_delay_s=0.02)
 
     def work(lanes):
-        token, took = torch.zeros(1), {}
-        for other in (1, 2):
+        token, took = torch.zeros(1), {1: [], 2: []}
+        for other in (1, 2, 1, 2, 1, 2):
             dist.barrier()
             start = time.perf_counter()
             for source, target in ((0, other), (other, 0)):
@@ -66,8 +66,8 @@ def test_an_uplink_delays_both_ways(make_network):
                     dist.send(token, target)
                 elif lanes.rank == target:
                     dist.recv(token, source)
-            took[other] = time.perf_counter() - start
-        return took
+            took[other].append(time.perf_counter() - start)
+        return {other: min(seconds) for other, seconds in took.items()}
 
     took = on_network(network, 1, work)[0]
     assert took[2] > 2 * 2 * 0.02 > 0.04 > took[1]
@@ -77,8 +77,8 @@ def test_small_messages_pay_for_a_frame_each(make_network):
     network = make_network(uplink_frame_s=0.005)
 
     def work(lanes):
-        took = {}
-        for size in (400, 8000):
+        took = {400: [], 8000: []}
+        for size in (400, 8000, 400, 8000, 400, 8000):
             dist.barrier()
             start = time.perf_counter()
             if lanes.rank == 0:
@@ -87,11 +87,11 @@ def test_small_messages_pay_for_a_frame_each(make_network):
             elif lanes.rank == 2:
                 for _ in range(10):
                     dist.recv(torch.zeros(size, dtype=torch.uint8), 0)
-            took[size] = time.perf_counter() - start
-        return took
+            took[size].append(time.perf_counter() - start)
+        return [min(seconds) for seconds in took.values()]
 
     took = on_network(network, 1, work)[2]
-    assert 0.05 < min(took.values()) <= max(took.values()) < 2 * min(took.values())
+    assert 0.05 < min(took) <= max(took) < 2 * min(took)
 
 
 def test_rows_arrive_bit_for_bit_between_sixteen_ranks_on_four_nodes(make_network):

@@ -29,10 +29,12 @@ def test_all_to_alls_take_what_the_cost_model_says(uplink, make_network):
 
 
 def test_flat_and_halo_cross_where_the_cost_model_says(make_network):
-    """Where a frame has a price, HALO's fewer messages win while they are small; both find one such size."""
+    """Where a frame has a price and a node's inside is no faster than its NIC, HALO's fewer messages win while they are
+    small, and its redistribution loses when they are large; both find one such size."""
     from timed import crossings
 
-    network = make_network(nic_bit_per_s=200e6, uplink_bit_per_s=200e6, uplink_frame_s=1e-3)
+    rates = {"nic_bit_per_s": 200e6, "uplink_bit_per_s": 200e6, "inside_bit_per_s": 200e6}
+    network = make_network(**rates, uplink_frame_s=1e-3)
     sizes = [1 * KIB, 4 * KIB, 17 * KIB, 34 * KIB]
     found, _ = compared(network, 4, sizes)
     flat, halo = ([t for t in found if t.algorithm == name] for name in ("flat", "halo"))

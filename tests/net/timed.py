@@ -61,15 +61,14 @@ def together(lead_s):
 
 
 def spans(works, repetitions, lead_s):
-    """[work][repetition]: (begin, end) on this rank."""
-    found = []
-    for work in works:
-        found.append([])
-        for _ in range(repetitions):
+    """[work][repetition]: (begin, end) on this rank; one work after the other, so that a pause hits no work's all."""
+    found = [[] for _ in works]
+    for _ in range(repetitions):
+        for work, of_work in zip(works, found, strict=True):
             together(lead_s)
             begin = time.perf_counter()
             work()
-            found[-1].append((begin, time.perf_counter()))
+            of_work.append((begin, time.perf_counter()))
     return found
 
 
@@ -200,7 +199,7 @@ def time_m2n(network: Network, sides, sizes, *, repetitions=4) -> list[Timed]:
             columns = {op.id: ((torch.uint8, WIDTH),) for op in receives}
             come = Incoming(receives, columns, senders, group, clock, device)
         for n, (send, receive) in enumerate(zip(sends, receives, strict=True)):
-            rows = counts[n // repetitions]
+            rows = counts[n % len(sizes)]
             parcel = Parcel((torch.zeros(sum(rows), WIDTH, dtype=torch.uint8),), (tuple(rows),))
             together(LEAD_S + 20 * network.shape.uplink_delay_s)
             begin = time.perf_counter()
@@ -211,7 +210,7 @@ def time_m2n(network: Network, sides, sizes, *, repetitions=4) -> list[Timed]:
             found.append((begin, time.perf_counter()))
             dist.barrier()
         (out if start.rank in senders else come).close()
-        return [found[i : i + repetitions] for i in range(0, len(found), repetitions)]
+        return [found[i :: len(sizes)] for i in range(len(sizes))]
 
     seconds = best(fork_on(network, range(sum(sides)), body))
     result = []
