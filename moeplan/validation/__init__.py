@@ -78,7 +78,8 @@ def validate(
 
     `files` may name them one by one, as `moeplan validate` does: runs, collectives, gemm, layers. `names` says what
     models and machines are called, beside the names that ship. Parameter counts of shipped models are compared with the
-    tables that ship only, and only there products are left for fits, pairs are told and figures are known to disagree.
+    tables that ship only, and only there products are left for fits, pairs are told, figures are known to disagree, and
+    runs that no constant was fitted to stand apart.
     What sources do without saying so counts for rows with the prefix and the source of a published one. SpecError with
     the file and the row for a table that cannot be read, or a name that nobody explains.
     """
@@ -111,7 +112,22 @@ def validate(
     told, unseen = (
         tuple(ratios(known_pairs, found.outcomes, tokens, measure)) for measure in ("step_time", "step_time_left_out")
     )
-    return found._replace(pairs=told, pairs_left_out=unseen, constants=fitted(constants), unread=unread_counts(jobs))
+    return found._replace(
+        pairs=told,
+        pairs_left_out=unseen,
+        constants=fitted(constants),
+        unread=unread_counts(jobs),
+        elsewhere=tuple(_elsewhere()) if own is None else (),
+    )
+
+
+def _elsewhere() -> Iterator[Outcome]:
+    """The runs of the table apart, by the rules of a table of one's own: no fit has seen them, and no other score."""
+    path = PUBLISHED / "elsewhere.csv"
+    jobs = read_table(path, Run)
+    known = Names([PUBLISHED / "names.csv", PUBLISHED / "elsewhere-names.csv"])
+    runs = _runs(known, jobs, shipped_table=False)
+    return (result for result in _results(path, jobs, runs.compare) if isinstance(result, Outcome))
 
 
 def _files(tables: Tables | Files | None, files: Mapping[str, Path | str | None]) -> Files | None:

@@ -16,20 +16,20 @@ OWNERS = {
 }
 """Words for what an overlap is of; what no setting says is of no name. One without any is that of experts."""
 FILLERS = r"comm\.?|communications?|1f1b|plain|and|or|the|parallel|reduce|gather"
-BETWEEN = r"[\s_/&-]+"
+BETWEEN = r"[\s_/&,-]+"
 
 
 def overlaps(text: str) -> dict[str, bool]:
     """By what is communicated: whether `text`, in small letters, says that it overlaps; nothing where it does not say.
 
-    Words before "overlap" count as in "EP A2A overlap", those after it as in "overlap of TP" and overlap_grad_reduce.
-    What is said last counts.
+    Words before "overlap" count as in "EP A2A overlap", those after it as in "overlap of TP", overlap_grad_reduce and
+    "overlapped DP, TP and PP communication". What is said last counts.
     """
     found: dict[str, bool] = {}
     for one in re.finditer(r"overlap(?:ped|ping|s)?", text):
         named = (
             _before(text[max(0, one.start() - REACH) : one.start()])
-            or _after(text[one.end() : one.end() + REACH])
+            or _after(text[one.end() : one.end() + REACH], adjective=one[0].endswith(("ped", "ping")))
             or ["expert"]
         )
         found |= dict.fromkeys(named, not negated(text, one.start(), one.end()))
@@ -42,9 +42,10 @@ def _before(text: str) -> list[str]:
     return _owners(words[::-1])
 
 
-def _after(text: str) -> list[str]:
-    """Owners in the words that `text` begins with, where they are joined to what stands before it."""
-    joined = re.match(r"(?:\s+of\s+|\s+(?=\w+\s*=)|[_-])([\w\s/&-]*)", text)
+def _after(text: str, *, adjective: bool) -> list[str]:
+    """Owners in the words that `text` begins with, where they are joined to what stands before it, an `adjective`."""
+    joined = re.match(r"\s+([\w\s/&,-]*)", text) if adjective else None
+    joined = joined or re.match(r"(?:\s+of\s+|\s+(?=\w+\s*=)|[_-])([\w\s/&-]*)", text)
     return _owners([word for word in re.split(BETWEEN, joined[1]) if word]) if joined else []
 
 

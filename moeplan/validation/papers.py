@@ -197,10 +197,8 @@ def _uncrowded(calibration: Calibration, contention: float) -> Calibration:
 
 
 def _fabric(nodes: int) -> Fabric:
-    """The first `nodes` of Frontier, with the adaptive routes of Slingshot: minimal ones would be all that counts."""
-    cluster = load_cluster("frontier")
-    network = structs.replace(cluster.network, routing="adaptive")
-    return Fabric(build(first_gpus(structs.replace(cluster, network=network), 8 * nodes)))
+    """The first `nodes` of Frontier, whose routes are adaptive: minimal ones would be all that counts."""
+    return Fabric(build(first_gpus(load_cluster("frontier"), 8 * nodes)))
 
 
 def _seconds(fabric: Fabric, calibration: Calibration, nodes: int, pair_bytes: int, algorithm: str) -> float:

@@ -9,8 +9,19 @@ from msgspec import structs
 from moeplan.layout import StageGraph
 from moeplan.resources.memory import beside, state_bytes
 from moeplan.spec.case import Case
+from moeplan.validation.negation import says
 
 Counts = Literal["allocated", "reserved", "device", "parts"]
+TOLD: tuple[tuple[str, Counts], ...] = (
+    (r"nvidia-smi|rocm-smi|amd-smi|(?:whole|entire) (?:device|gpu)", "device"),
+    (r"reserved", "reserved"),
+)
+"""Words of notes for what a peak is; allocated where there are none."""
+
+
+def counts_told(notes: str) -> Counts:
+    """What `notes` say that the memory of their row is."""
+    return next((counts for words, counts in TOLD if says(words, notes.lower())), "allocated")
 
 
 def printed_bytes(case: Case, graph: StageGraph, position: int, peak: float, counts: Counts) -> float:

@@ -16,7 +16,7 @@ from moeplan.validation.disagreements import Disagreement, reason_of
 from moeplan.validation.flop import Convention, counting, flop_per_token
 from moeplan.validation.names import Names
 from moeplan.validation.outcome import Outcome, Result, Skip, Skipped, skipped
-from moeplan.validation.printed import printed_bytes
+from moeplan.validation.printed import counts_told, printed_bytes
 from moeplan.validation.settings import Setting, memory_unit_bytes, setting
 from moeplan.validation.stacks import Stacks
 from moeplan.validation.steps import Forms, Steps, peak
@@ -70,10 +70,11 @@ class Runs:
         return found or [Skipped(run.id, "step_time", NOTHING)]
 
     def convention(self, run: Run) -> Convention:
-        """How the row's source counts; as Megatron-LM where it is none that `stacks` knows."""
+        """How the row's source counts; as Megatron-LM, and memory as its notes say, where it is none of `stacks`."""
         prefix = run.id.split("-")[0]
-        usual = Convention(prefix=prefix)
-        return self._conventions.get(prefix, usual) if self.stacks.knows(run) else usual
+        if self.stacks.knows(run) and prefix in self._conventions:
+            return self._conventions[prefix]
+        return Convention(prefix=prefix, counts=counts_told(run.notes))
 
     def _try(self, run: Run, measure: str, price: Callable[[Run], _Pair]) -> Result:
         try:

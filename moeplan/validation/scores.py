@@ -85,6 +85,8 @@ class Validation(NamedTuple):
 
     unread: Mapping[str, int] = MappingProxyType({})
     """Words of runs that nothing is made of, and how many rows have each."""
+    elsewhere: tuple[Outcome, ...] = ()
+    """Runs of a table apart, that no constant was fitted to and no other score counts."""
 
     def to_dict(self) -> dict[str, Any]:
         """Scores over all rows and by source, model, accelerator, dense or moe; the worst rows; reasons with counts.
@@ -94,11 +96,7 @@ class Validation(NamedTuple):
         return {
             "overall": {measure: score(of(self.outcomes, measure))._asdict() for measure in MEASURES},
             "without_listed": {m: score(unlisted(of(self.outcomes, m)))._asdict() for m in MEASURES},
-            "intervals": {
-                measure: coverage(rows)._asdict()
-                for measure in MEASURES
-                if coverage(rows := of(self.outcomes, measure)).rows
-            },
+            "intervals": _coverages(self.outcomes),
             **{name: _by(self.outcomes, key) for name, key in GROUPS.items()},
             "listed": [listed_row(outcome) for outcome in self.outcomes if outcome.listed],
             "worst": [outcome_row(outcome) for measure in MEASURES for outcome in worst(self.outcomes, measure)],
@@ -111,6 +109,7 @@ class Validation(NamedTuple):
             ],
             "not_understood": dict(self.unread),
             "left_for_fits": self.left_for_fits,
+            **({"elsewhere": _apart(self.elsewhere)} if self.elsewhere else {}),
         }
 
     def to_rows(self) -> Rows:
@@ -207,6 +206,21 @@ def _by(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> dict[str,
     return {name: _scores([outcome for outcome in outcomes if key(outcome) == name]) for name in names}
 
 
+def _apart(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Scores of a table apart, and its rows."""
+    return {
+        "overall": _scores(outcomes),
+        "intervals": _coverages(outcomes),
+        "by_source": _by(outcomes, GROUPS["by_source"]),
+        "rows": [outcome_row(outcome) for outcome in outcomes],
+    }
+
+
+def _coverages(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    there = [(measure, coverage(of(outcomes, measure))) for measure in MEASURES]
+    return {measure: told._asdict() for measure, told in there if told.rows}
+
+
 def _scores(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     there = [(measure, of(outcomes, measure)) for measure in MEASURES]
     return {measure: score(rows)._asdict() for measure, rows in there if rows}
@@ -279,6 +293,25 @@ def worst_rows(validation: Validation) -> Rows:
         for measure in MEASURES
         for row in worst(validation.outcomes, measure)
         if row.error
+    ]
+
+
+def every_row(outcomes: Iterable[Outcome]) -> Rows:
+    """Each prediction with its interval, and whether that holds the measurement, for readers."""
+    return [
+        {
+            "measure": row.measure.replace("_", " "),
+            "id": row.id,
+            "model": row.model,
+            "predicted": row.predicted,
+            "low": "" if row.low is None else row.low,
+            "high": "" if row.high is None else row.high,
+            "measured": row.measured,
+            "error_%": 100 * row.error,
+            "inside": "" if row.low is None or row.high is None else str(row.low <= row.measured <= row.high).lower(),
+            "note": row.note,
+        }
+        for row in outcomes
     ]
 
 

@@ -28,7 +28,7 @@ from moeplan.validation.recompute import recompute_rule
 from moeplan.validation.stacks import Stacks, Unknown
 from moeplan.validation.tables import Run
 from moeplan.validation.unread import MOST, unread
-from moeplan.validation.words import DISPATCHERS, left_out, named_last, said, schedule_named, sharded
+from moeplan.validation.words import DISPATCHERS, left_out, named_last, said, schedule_named, sharded, tells_overlap
 
 UNITS = {
     f"{prefix}{end}": float(base**power)
@@ -192,7 +192,7 @@ def _empty(run: Run, whole: Told, model: ModelSpec) -> list[Unknown]:
 
 def _behind(found: Setting, run: Run, stacks: Stacks) -> list[Unknown]:
     """What may run behind compute where nobody says what does."""
-    if run.dispatcher_or_overlap or stacks.tells(run):
+    if tells_overlap(run) or stacks.tells(run):
         return []
     names = sorted({*found.case.execution.hidden, *USUALLY_HIDDEN})
     return [Unknown("overlap", ((f"execution.hidden={names}",),))]

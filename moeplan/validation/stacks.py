@@ -17,7 +17,7 @@ from moeplan.errors import SpecError
 from moeplan.spec.record import Record
 from moeplan.validation.alike import Told, source_of, told
 from moeplan.validation.tables import Run, Text, read_table
-from moeplan.validation.words import execution_settings, hidden
+from moeplan.validation.words import as_usual, execution_settings, hidden, usually_hidden
 
 Sources: TypeAlias = frozenset[tuple[str, str]]
 """Publications: the prefix of their rows' ids and what those rows have as source."""
@@ -71,9 +71,11 @@ class Stacks:
         lines = self._of(run)
         before = [setting for line in lines if not line.where for setting in _split(line.settings, ";")]
         after = [setting for line in lines if line.where for setting in _split(line.settings, ";")]
-        named = hidden(run, [name for line in lines for name in line.hidden.split()])
+        usual = [name for line in lines for name in line.hidden.split()] if lines else usually_hidden(run)
+        named = hidden(run, usual)
         behind = f"execution.hidden={list(named)}"
-        return [*before, *execution_settings(run), *([behind] if named else []), *after]
+        anyway = [] if lines else as_usual(run)
+        return [*before, *anyway, *execution_settings(run), *([behind] if named else []), *after]
 
     def unknown(self, run: Run) -> list[Unknown]:
         """What the source leaves open for `run`, of which the last line that says something counts."""

@@ -140,7 +140,10 @@ def _check_header(path: Path, header: list[str], kind: type[Record]) -> None:
     needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
     for name in kind.__struct_fields__:
         if name in needed and name not in header:
-            raise SpecError(f"{path}: no column {name!r}; needed are {', '.join(needed)}; the columns are {wanted}")
+            empty = "" if any(header) else "is empty: "
+            raise SpecError(
+                f"{path}: {empty}no column {name!r}; needed are {', '.join(needed)}; the columns are {wanted}"
+            )
         if header.count(name) > 1:
             raise SpecError(f"{path}: two columns {name!r}; the columns are {wanted}")
 

@@ -14,15 +14,22 @@ from moeplan.validation.words import (
     ASYNC_TP,
     CAPACITY,
     DISPATCHERS,
+    DISTRIBUTED,
+    FLASH,
+    FUSED,
     SCHEDULES,
+    SEQUENCE_PARALLEL,
+    SETTING,
     SHARDED,
     STAGE,
     said,
 )
 
 WORDS = (
+    SETTING,
     r"cudagraph:\w+(?::(?:none|\[[^\]]*\]|\w+))?",
     *(*DISPATCHERS, *SCHEDULES, ANY_GRAPHS, rf"{ASYNC_TP}\d*", CAPACITY, STAGE),
+    *(rf"(?:unfused attention|{FLASH})", FUSED, DISTRIBUTED, SEQUENCE_PARALLEL),
     *(rf"(?:megatron[_-])?(?:{SHARDED})\d*(?: shard \d+)?", r"no reshard(?: after \w+)?", r"layout \S+"),
     *(r"(?:torch\.)?compiled?", r"(?:loss|ce) fusion", r"all opts", r"token[\s_-]?drop\w*", r"capacity\b[^;]*"),
     *(r"(?:\w{1,40}_)?offload\w*(?:=\d+|\s*\([^)]*\))?", r"vanilla", r"overlap(?:ped|ping|s)?"),
@@ -43,6 +50,8 @@ PLAIN = (
         r"nemo",
         r"te\b",
         r"transformer[ _]engine",
+        r"deepspeed(?:-\w+)?",
+        r"(?:py)?torch(?![_-])",
         r"mtp",
     ),
     *(

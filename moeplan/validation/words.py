@@ -41,7 +41,15 @@ SHARDED = r"fsdp|hsdp|full_shard"
 """Fully sharded data parallelism, which is ZeRO-3 too."""
 STAGE = r"\bzero(?:[\s_-]*optimi[sz]\w*)?[\s_-]*(?:stage)?[\s_:=-]*(\d+)\b"
 """ZeRO by its number: "ZeRO-1", "zero3", "ZeRO stage 2", "zero_stage=1"."""
+SEQUENCE_PARALLEL = r"sequence[\s_-]?parallel(?:ism)?"
 ASYNC_TP = r"async[\s_-]?tp"
+FLASH = r"flash[\s_-]?att(?:entio)?n(?:[\s_-]*v?(?P<version>[1-4]))?|\bfa-?(?P<short>[1-4])\b"
+"""FlashAttention, with the number of its version where it is told."""
+FUSED = r"fused (?:elementwise )?kernels|kernel fusion"
+FUSING = r"\bmegatron(?:[\s_-]*(?:lm|core|bridge))?\b(?!-deepspeed)|\bnemo\b|transformer[ _]engine|\bte\b"
+DISTRIBUTED = r"(?:use[\s_-])?distributed[\s_-]optimi[sz]er"
+SETTING = r"\b(?:execution|memory)\.[a-z_.]+=[^\s;,+]+"
+"""A setting as in `--set`, for what no word says: memory.bytes_per_parameter=16."""
 CAPACITY = r"capacity[\s_-]*factor[\s_:=]*(?:of |is )?([-+]?\.?\d[\w.+-]*)"
 LEAST_CAPACITY, MOST_CAPACITY = 1.0, 1000.0
 
@@ -65,9 +73,22 @@ def execution_settings(run: Run) -> list[str]:
         found.append("execution.kernels=compiled")
     if says(r"loss fusion|ce fusion|all opts", f"{text}; {notes}"):
         found.append("execution.loss=fused")
-    if says("unfused attention", notes):
+    if says(FUSED, text):
+        found.append("execution.kernels=fused")
+    if says("unfused attention", f"{text}; {notes}"):
         found.append("execution.flash_attention=false")
-    return found + sharding(run)
+    if denies(SEQUENCE_PARALLEL, text):
+        found.append("execution.sequence_parallel=false")
+    return [*found, *_flash(text), *sharding(run), *re.findall(SETTING, run.dispatcher_or_overlap)]
+
+
+def _flash(text: str) -> list[str]:
+    """Which attention kernel `text` names: FlashAttention-2 and older ones, or none that keeps scores inside."""
+    told = list(mentions(FLASH, text))
+    if told and not any(stands for _, stands in told):
+        return ["execution.flash_attention=false"]
+    numbers = [one["version"] or one["short"] for one, stands in told if stands]
+    return ["execution.attention_kernel=flash2"] if numbers and (numbers[-1] or "3") < "3" else []
 
 
 def _graphs(text: str) -> str | None:
@@ -138,7 +159,24 @@ def sharding(run: Run) -> list[str]:
             found.append(f"memory.optimizer_shards={shards[1]}")
     elif stage is not None:
         found.append(f"memory.zero={stage}")
+    elif says(DISTRIBUTED, text) or denies(DISTRIBUTED, text):
+        found.append(f"memory.zero={int(says(DISTRIBUTED, text))}")
     return found
+
+
+def as_usual(run: Run) -> list[str]:
+    """What the software that a row names does anyway, where nobody says more of it: Megatron-LM and those on it fuse
+    elementwise kernels, by default or by Transformer Engine; PyTorch's FSDP keeps fp32 parameters alone, and casts what
+    it gathers (arXiv 2304.11277, section 4.4)."""
+    if says(FUSING, said(run)):
+        return ["execution.kernels=fused"]
+    return ["memory.bytes_per_parameter=16", "memory.weight_bytes=0"] if says(SHARDED, said(run)) else []
+
+
+def usually_hidden(run: Run) -> tuple[str, ...]:
+    """What runs behind compute where nobody says more: FSDP gathers the next layer's weights while one computes, and
+    scatters its gradients (arXiv 2304.11277, section 3.3)."""
+    return ("gradients", "parameters") if sharded(run) else ()
 
 
 def hidden(run: Run, usually: Sequence[str] = ()) -> tuple[str, ...]:
@@ -153,6 +191,12 @@ def hidden(run: Run, usually: Sequence[str] = ()) -> tuple[str, ...]:
         told.setdefault("expert", True)
     found = {name for name in usually if told.get(name, True)} | {name for name, stands in told.items() if stands}
     return tuple(sorted(found))
+
+
+def tells_overlap(run: Run) -> bool:
+    """Whether the row's words say what runs behind compute, or do so by what is sharded."""
+    text = said(run)
+    return bool(overlaps(text)) or bool(re.search(ASYNC_TP, text)) or sharded(run)
 
 
 def schedule_named(run: Run) -> str | None:

@@ -68,6 +68,15 @@ def test_ones_own_names(moeplan, table, own_names):
     assert list(json.loads(out)["by_model"]) == ["grok-1"]
 
 
+def test_rows_of_ones_own_are_listed_one_by_one(moeplan, table):
+    many = [RUN | {"id": f"OWN-{number}", "measured_step_s": 10.0 + number} for number in range(1, 10)]
+    code, out, _ = moeplan("--runs", table("runs", *many))
+    assert code == 0
+    assert "row by row" in out
+    assert "inside" in out
+    assert all(f" OWN-{number} " in out for number in range(1, 10))
+
+
 def test_the_table_names_worst_rows_and_reasons(moeplan, table):
     code, out, _ = moeplan("--runs", table("runs", RUN, RUN | {"id": "OWN-2", "dp": 3}))
     assert code == 0

@@ -10,7 +10,7 @@ from moeplan.resources.parameters import embedding_parameters
 from moeplan.spec.case import Case
 from moeplan.spec.shipped import load_model
 from moeplan.spec.workload import Memory, Workload
-from moeplan.validation.printed import printed_bytes
+from moeplan.validation.printed import counts_told, printed_bytes
 
 PEAK = 50e9
 
@@ -37,3 +37,17 @@ def test_parts_leave_out_the_embedding_and_workspaces(case):
     spaces = [state_bytes(case, graph, position).workspaces for position in (0, 1)]
     assert first - spaces[0] == pytest.approx(18 * embedding_parameters(case.model), rel=1e-3)
     assert last == pytest.approx(spaces[1])
+
+
+@pytest.mark.parametrize(
+    ("notes", "counts"),
+    [
+        ("", "allocated"),
+        ("max_memory_allocated, GiB", "allocated"),
+        ("reserved by the allocator", "reserved"),
+        ("as nvidia-smi shows it", "device"),
+        ("rocm-smi; GiB", "device"),
+    ],
+)
+def test_notes_say_what_a_peak_is(notes, counts):
+    assert counts_told(notes) == counts

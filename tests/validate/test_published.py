@@ -40,6 +40,13 @@ def test_every_measurement_is_compared_or_has_a_reason(everything, published_run
     assert all((row.id, "layers") in told for row in read_table(PUBLISHED / "layers.csv", Layer))
 
 
+def test_runs_that_no_constant_was_fitted_to_stand_apart(everything):
+    apart = {row.id for row in everything.elsewhere}
+    assert len(apart) > 50
+    assert not apart & {row.id for row in everything.outcomes}
+    assert everything.to_dict()["elsewhere"]["overall"]["step_time"]["rows"] == len(apart)
+
+
 def test_parameter_counts_are_exact(everything):
     counted = [row for row in everything.outcomes if row.measure == "parameters"]
     assert len(counted) == 20

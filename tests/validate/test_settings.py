@@ -75,7 +75,7 @@ def test_every_alternative_is_another_setting(published):
 
 
 def test_a_row_with_every_cell_leaves_nothing_open(own):
-    told = own(tp=1, vpp=2, recompute="none", dispatcher_or_overlap="alltoall")
+    told = own(tp=1, vpp=2, recompute="none", dispatcher_or_overlap="alltoall; no overlap")
     assert (told.unknown, told.notes) == ((), ())
 
 
@@ -89,8 +89,16 @@ def test_a_row_with_every_cell_leaves_nothing_open(own):
         ({"vpp": 1, "recompute": "none", "tp": 1, "cp": 1}, ["dispatcher", "overlap"]),
         ({"vpp": 1, "recompute": "none", "tp": 1, "cp": 1, "dtype": None}, ["dispatcher", "dtype", "overlap"]),
         ({"pp": None, "micro_batch": None, "recompute": "none"}, ["micro_batch", "dispatcher", "tp", "pp", "overlap"]),
-        ({"dispatcher_or_overlap": "DeepEP; PP schedule zbv", "recompute": "full"}, ["tp"]),
-        ({"dispatcher_or_overlap": "DeepEP", "recompute": "full", "vpp": 1, "tp": 2, "ep": 2, "etp": None}, ["etp"]),
+        ({"dispatcher_or_overlap": "DeepEP; PP schedule zbv", "recompute": "full"}, ["tp", "overlap"]),
+        ({"dispatcher_or_overlap": "DeepEP; overlapped DP", "recompute": "full"}, ["vpp", "tp"]),
+        (
+            {"dispatcher_or_overlap": "DeepEP; FSDP", "recompute": "full", "vpp": 1, "tp": 2, "ep": 2, "etp": None},
+            [],
+        ),
+        (
+            {"dispatcher_or_overlap": "DeepEP", "recompute": "full", "vpp": 1, "tp": 2, "ep": 2, "etp": None},
+            ["etp", "overlap"],
+        ),
         ({"model": "llama-3.1-8b", "ep": None, "etp": None, "recompute": "none", "vpp": 1}, ["overlap", "tp"]),
     ],
 )
@@ -119,7 +127,7 @@ def test_a_row_of_words_becomes_records(own):
     assert told.recompute == Recompute(ffn="full", modules=("norm", "shared_experts"))
     assert told.case.memory == Memory()
     assert told.schedule == "1f1b"
-    assert own(dispatcher_or_overlap="FSDP8").case.memory == Memory(zero=3)
+    assert own(dispatcher_or_overlap="FSDP8").case.memory == Memory(zero=3, bytes_per_parameter=16, weight_bytes=0)
 
 
 def test_modules_that_predict_further_tokens_are_trained_where_the_model_has_them(own):

@@ -71,3 +71,31 @@ def test_every_source_that_ships_has_a_practice_with_a_source(published_runs):
 def test_a_row_of_no_known_source_has_only_its_own_words():
     row = Run(id="HOME-1", model="m", hardware="h", gpus=1, dtype="FP8")
     assert read_stacks(PUBLISHED / "stacks.csv").settings(row) == ["execution.linear=fp8"]
+
+
+FP32_ALONE = ("memory.bytes_per_parameter=16", "memory.weight_bytes=0")
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("FSDP", [*FP32_ALONE, "execution.hidden=['gradients', 'parameters']"]),
+        ("FSDP; no overlap of DP", [*FP32_ALONE, "execution.hidden=['parameters']"]),
+        ("Megatron-FSDP", ["execution.kernels=fused", "execution.hidden=['gradients', 'parameters']"]),
+        ("DeepSpeed ZeRO-3", ["execution.hidden=['gradients', 'parameters']"]),
+        ("ZeRO-2", []),
+        ("Megatron-LM", ["execution.kernels=fused"]),
+        ("Megatron-DeepSpeed", []),
+        ("NeMo; execution.kernels=eager", ["execution.kernels=fused", "execution.kernels=eager"]),
+    ],
+)
+def test_software_of_which_nothing_more_is_told_does_what_it_does_by_default(run_row, words, settings):
+    found = Stacks().settings(run_row(dispatcher_or_overlap=words))
+    assert [one for one in found if one.startswith(("execution.hidden", "execution.kernels", *FP32_ALONE))] == settings
+
+
+def test_what_a_source_is_known_to_do_stands_instead(run_row):
+    stacks = Stacks([Stack(rows="OWN", settings="execution.kernels=eager", hidden="parameters")])
+    found = stacks.settings(run_row(dispatcher_or_overlap="Megatron-LM; FSDP"))
+    assert [one for one in found if one.startswith("execution.kernels")] == ["execution.kernels=eager"]
+    assert "execution.hidden=['parameters']" in found

@@ -52,6 +52,23 @@ def test_an_unknown_element_type_is_a_reason_to_skip():
         ("FSDP2 shard 4; LBS 2", {"memory.zero=3", "memory.optimizer_shards=4"}),
         ("ZeRO-1; no TP", {"memory.zero=1"}),
         ("interleaved 1F1B", set()),
+        ("Megatron-LM; no FlashAttention", {"execution.flash_attention=false"}),
+        ("flash_attn=false", {"execution.flash_attention=false"}),
+        ("unfused attention", {"execution.flash_attention=false"}),
+        ("FlashAttention", set()),
+        ("FlashAttention-2", {"execution.attention_kernel=flash2"}),
+        ("Flash Attention v2", {"execution.attention_kernel=flash2"}),
+        ("FA2", {"execution.attention_kernel=flash2"}),
+        ("FlashAttention-3", set()),
+        ("no distributed optimizer", {"memory.zero=0"}),
+        ("use_distributed_optimizer", {"memory.zero=1"}),
+        ("no distributed optimizer; ZeRO-1", {"memory.zero=1"}),
+        ("fused kernels", {"execution.kernels=fused"}),
+        ("no fused kernels", set()),
+        (
+            "NeMo; memory.bytes_per_parameter=16; execution.loss=fused",
+            {"memory.bytes_per_parameter=16", "execution.loss=fused"},
+        ),
     ],
 )
 def test_software_of_a_row(run_row, text, settings):
@@ -92,6 +109,9 @@ def test_dropped_tokens(run_row, changes, factor):
         ("FSDP8+TP8 vanilla, compile", ()),
         ("DualPipe bidirectional PP; DeepEP", ("expert",)),
         ("alltoall", ()),
+        ("overlapped DP, TP and PP communication; NeMo", ("gradients", "tensor")),
+        ("overlapping gradients and parameters", ("gradients", "parameters")),
+        ("overlapped layers of experts", ("expert",)),
     ],
 )
 def test_what_runs_behind_compute(run_row, text, names):
@@ -250,3 +270,20 @@ def test_long_cells_are_read_too(run_row, text):
     assert words.execution_settings(run)[1:] == ["execution.dispatcher=deepep", "memory.zero=3"]
     assert set(words.hidden(run)) <= {"expert"}
     assert not {"overlap", "deepep"} & set(unread(run))
+
+
+@pytest.mark.parametrize(
+    "text", ["Megatron-LM; no FlashAttention; DeepSpeed", "PyTorch; FA2; fused kernels; memory.zero=2; zero_stage=1"]
+)
+def test_software_by_name_is_understood(run_row, text):
+    assert not unread(run_row(dispatcher_or_overlap=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "divided"),
+    [("no sequence parallelism", False), ("sequence_parallel=false", False), ("sequence parallel", True)],
+)
+def test_a_row_says_whether_tensor_parallel_ranks_divide_norms(run_row, text, divided):
+    row = run_row(dispatcher_or_overlap=text)
+    assert ("execution.sequence_parallel=false" in words.execution_settings(row)) != divided
+    assert unread(row) == ()
