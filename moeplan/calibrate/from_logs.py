@@ -12,6 +12,7 @@ from moeplan.calibrate.fit_logs import Curve, errors, fitted, middle_error
 from moeplan.calibrate.fit_text import flags, noted, printable, rounded, size_text, written
 from moeplan.calibrate.logs import Log, read_logs
 from moeplan.calibrate.placed import clusters_of
+from moeplan.calibrate.whose import differences
 from moeplan.errors import SpecError
 from moeplan.spec.calibration import Calibration
 from moeplan.spec.shipped import calibration_file, load_calibration, load_cluster, shipped
@@ -48,7 +49,8 @@ def calibrated(files: Sequence[Path], name: str, cluster: str | None = None, lik
     text = written(calibration_file(base_name).read_text(), whole)
     rows = [_row(one, whole) for one in curves]
     title = f"calibration {name}: cluster {machine.name}, the rest as {base.name}"
-    return Calibrated(whole, text, curves, rows, title, tuple(map(printable, _warnings(logs, curves, whole))))
+    warnings = [*differences(logs, machine), *_warnings(logs, curves, whole)]
+    return Calibrated(whole, text, curves, rows, title, tuple(map(printable, warnings)))
 
 
 def _cluster(logs: Sequence[Log]) -> str:

@@ -116,6 +116,17 @@ def device(line: str) -> Device | None:
     return Device(int(found[1]), found[2], int(found[3]), found[4].strip()) if found else None
 
 
+def nics(line: str) -> int:
+    """How many NICs NCCL says that it uses on the host of this line (NCCL_DEBUG=INFO); 0 for other lines.
+
+    "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB", "NET/OFI Selected provider is efa (found 4 nics)".
+    """
+    if found := re.search(r"NET/IB\s*:\s*Using\s(.*)", line):
+        return len(re.findall(r"\[\d+\]\w+:", found[1]))
+    counted = re.search(r"NET/OFI .*found (\d{1,3}) nics", line, re.I)
+    return int(counted[1]) if counted else 0
+
+
 def columns(line: str) -> Columns | None:
     """What the header of a table says, also where `busbw#wrong` is glued; None for other lines."""
     words = line.replace("#", " #").replace("# ", "#").lower().split()

@@ -23,11 +23,13 @@ from moeplan.calibrate.log_lines import (
     columns,
     device,
     is_row,
+    nics,
     row,
     search,
 )
 from moeplan.calibrate.log_ranks import who
 from moeplan.errors import SpecError
+from moeplan.importers.found import some
 from moeplan.spec.record import read_bytes
 
 SAME = 0.005
@@ -64,6 +66,8 @@ class Log(NamedTuple):
     """As printed, whatever rows it covers."""
     gpu: str
     """Name of the first device; empty where no list says it."""
+    nics: int
+    """That NCCL uses on a host; 0 where the log does not say."""
     notes: tuple[str, ...]
     """What is odd about it."""
     unused: str
@@ -130,9 +134,12 @@ def _log(name: str, start: int, lines: Sequence[str]) -> Log:
     used = [one for one in found if one.bytes and not one.wrong]
     rows = tuple(sorted(map(_row, used), key=lambda one: one.bytes))
     unused = _unused(collective, len(hosts), used)
-    gpu = devices[0].gpu if devices else ""
+    gpus = list(dict.fromkeys(one.gpu for one in devices))
+    if len(gpus) > 1:
+        notes.append(f"its GPUs are of several kinds: {some(gpus)}")
     average = average * 1e9 if average is not None else None
-    return Log(name, start + first + 1, collective, hosts, rows, average, gpu, tuple(notes), unused)
+    line, cards = start + first + 1, next(filter(None, map(nics, lines)), 0)
+    return Log(name, line, collective, hosts, rows, average, gpus[0] if gpus else "", cards, tuple(notes), unused)
 
 
 def _row(one: Printed) -> Row:

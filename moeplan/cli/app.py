@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from msgspec import structs
@@ -15,7 +17,7 @@ from moeplan import __version__
 from moeplan.errors import SpecError
 from moeplan.plan import Plan, Provenance
 from moeplan.spec.case import Case
-from moeplan.spec.record import check_writable, to_json
+from moeplan.spec.record import check_writable
 
 app = typer.Typer(
     add_completion=False,
@@ -35,7 +37,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help="override an i
 CalibrationName = Annotated[str | None, typer.Option("--calibration", help="shipped name or TOML file")]
 Dtype = Annotated[str, typer.Option("--dtype", help="bf16, fp32 or fp64")]
 Format = Annotated[str, typer.Option("--format", help="table, json or csv")]
-PlanFile = Annotated[Path, typer.Argument(help="a plan.json", metavar="PLAN")]
+PlanFile = Annotated[Path, typer.Argument(help="a plan.json; - is stdin", metavar="PLAN")]
 
 
 def _version(wanted: bool) -> None:
@@ -84,8 +86,20 @@ def check_trace(trace: Path | None, plan_file: Path) -> None:
     """SpecError before the work where the trace could not be written, or would replace the plan."""
     if trace is not None:
         check_output(str(trace))
-        if os.path.realpath(trace) == os.path.realpath(plan_file):
-            raise SpecError(f"--trace {trace}: is the plan itself")
+        check_apart({"--trace": trace}, [plan_file])
+
+
+def check_apart(outputs: Mapping[str, Path | str | None], inputs: Iterable[Path | str | None]) -> None:
+    """SpecError where one of `outputs`, by their options, would replace one of `inputs` or another output."""
+    named = [str(one) for one in inputs if one is not None and str(one) != "-"]
+    taken = {os.path.realpath(place): "" for one in named for place in (one, os.path.join(one, "config.json"))}
+    for option, output in outputs.items():
+        if output is None or str(output) == "-":
+            continue
+        if (place := os.path.realpath(output)) in taken:
+            what = f"is that of {taken[place]} too" if taken[place] else "is read by this command, and would be lost"
+            raise SpecError(f"{option} {output}: {what}; another file")
+        taken[place] = option
 
 
 def check_output(output: str) -> None:
@@ -94,8 +108,7 @@ def check_output(output: str) -> None:
         raise SpecError("-o '': is empty; a file, or - for stdout")
     if output.endswith(("/", os.sep)):
         raise SpecError(f"{output}: names a folder; a file is written")
-    if output != "-":
-        check_writable(Path(output))
+    check_writable(Path(output))
 
 
 def with_refusals(plan: Plan) -> Plan:
@@ -107,22 +120,32 @@ def with_refusals(plan: Plan) -> Plan:
 
 
 def store_plan(plan: Plan, output: str) -> None:
-    """Write `plan` with its provenance to `output`, or to stdout for `-`; its warnings go to stderr."""
+    """Write `plan` with its provenance to `output`, or to stdout for `-`."""
     provenance = Provenance(
         software=f"moeplan {__version__}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=tuple(sys.argv[1:]),
+        command=tuple(word.encode(errors="backslashreplace").decode() for word in sys.argv[1:]),
     )
     plan = structs.replace(plan, provenance=provenance)
-    if output == "-":
-        sys.stdout.write(to_json(plan).decode())
-        return
     from moeplan.plan_file import write_plan
 
     write_plan(plan, Path(output))
-    say(f"wrote {output}")
-    for warning in plan.warnings:
-        say(f"warning: {warning}")
+
+
+def say_stored(plan: Plan, output: str) -> None:
+    """Where `plan` went and its warnings on stderr, unless it is on stdout."""
+    if output != "-":
+        say(f"wrote {output}")
+        for warning in plan.warnings:
+            say(f"warning: {warning}")
+
+
+def report_to(*outputs: Path | str | None) -> TextIO:
+    """Where a report goes: stdout, or stderr where one of `outputs` is `-`; SpecError where several are."""
+    count = sum(str(output) == "-" for output in outputs if output is not None)
+    if count > 1:
+        raise SpecError(f"- is given for {count} outputs; one of them can go to stdout")
+    return sys.stderr if count else sys.stdout
 
 
 def fresh(plan: Plan) -> Plan:
@@ -148,6 +171,13 @@ def machine_readable(name: str, rows: list[dict[str, Any]], whole: dict[str, Any
     return report.as_json(whole) if name == "json" else report.as_csv(rows)
 
 
+def say_wrote(output: Path | str) -> None:
+    """Where a file went, unless it is on stdout."""
+    if str(output) != "-":
+        say(f"wrote {output}")
+
+
 def say(text: str) -> None:
-    """`text` as a line on stderr."""
-    print(text, file=sys.stderr)
+    """`text` as a line on stderr, lost where nobody reads it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeplan.cli.app import app, check_output, say
+from moeplan.cli.app import app, check_apart, check_output, report_to, say, say_wrote
 from moeplan.errors import SpecError
 
 calibrate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make calibration files from measurements.")
@@ -68,14 +67,12 @@ def fit(
     check_output(output)
     if output != "-" and not output.endswith(".toml"):
         raise SpecError(f"-o {output}: a calibration's file ends in .toml")
-    if output != "-" and any(os.path.realpath(output) == os.path.realpath(one) for one in logs):
-        raise SpecError(f"-o {output}: is one of the logs")
+    check_apart({"-o": output}, [*logs, cluster, like])
     found = calibrated(logs, Path(output).stem if output != "-" else "fitted", cluster, like)
-    print_table(found.rows, sys.stderr if output == "-" else sys.stdout, title=found.title)
+    write_whole(Path(output), found.text.encode())
+    out = report_to(output)
+    print_table(found.rows, out, title=found.title)
+    out.flush()
     for warning in found.warnings:
         say(f"warning: {warning}")
-    if output == "-":
-        sys.stdout.write(found.text)
-    else:
-        write_whole(Path(output), found.text.encode())
-        say(f"wrote {output}")
+    say_wrote(output)

@@ -18,11 +18,14 @@ from moeplan.cli.app import (
     SeqLen,
     Settings,
     app,
+    check_apart,
     check_format,
     check_output,
     machine_readable,
     read_case,
+    report_to,
     say,
+    say_stored,
     store_plan,
     with_refusals,
 )
@@ -92,6 +95,7 @@ def estimate(  # noqa: PLR0913
     check_format(format_)
     if output is not None:
         check_output(output)
+        check_apart({"-o": output}, [model, cluster, calibration])
     case, fixed = read_case(model, cluster, seq_len, global_batch, gpus, dtype, settings or [])
     if fixed:
         raise SpecError(f"--set layout.{next(iter(fixed))}: estimate takes degrees as options, such as --pp 4")
@@ -119,13 +123,17 @@ def estimate(  # noqa: PLR0913
             _tell_closed_form(closed, output, format_)
             return
     found = estimated(case, measured, layout, schedule=schedule, recompute=rule)
-    out = sys.stderr if output == "-" else sys.stdout
+    plan = with_refusals(found.plan) if output is not None else None
+    if plan is not None and output is not None:
+        store_plan(plan, output)
+    out = report_to(output)
     if format_ == "table":
         report.print_estimate(found, out)
     else:
         print(machine_readable(format_, estimate_rows(found), found.to_dict()), file=out)
-    if output is not None:
-        store_plan(with_refusals(found.plan), output)
+    if plan is not None and output is not None:
+        out.flush()
+        say_stored(plan, output)
 
 
 def _tell_closed_form(told: ClosedEstimate, output: str | None, format_: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -18,11 +17,14 @@ from moeplan.cli.app import (
     SeqLen,
     Settings,
     app,
+    check_apart,
     check_format,
     check_output,
     machine_readable,
     read_case,
+    report_to,
     say,
+    say_stored,
     store_plan,
     with_refusals,
 )
@@ -52,18 +54,24 @@ def optimize(  # noqa: PLR0913
 
     check_format(format_)
     check_output(output)
+    check_apart({"-o": output}, [model, cluster, calibration])
     case, fixed = read_case(model, cluster, seq_len, global_batch, gpus, dtype, settings or [])
     measured = load_calibration(calibration or case.cluster.calibration)
     ranking = planner.optimize(
         case, measured, families=family or (), fixed=fixed, progress=lambda name: say(f"searching {name}")
     )
-    out = sys.stderr if output == "-" else sys.stdout
-    rows = report.ranking_rows(ranking)
+    plan = with_refusals(ranking.best) if ranking.best else None
+    if plan:
+        store_plan(plan, output)
+    out = report_to(output)
     if format_ == "table":
         report.print_ranking(ranking, out)
     else:
-        print(machine_readable(format_, rows, ranking.to_dict()), file=out)
-    plan = with_refusals(planner.winner(ranking))
-    store_plan(plan, output)
+        print(machine_readable(format_, report.ranking_rows(ranking), ranking.to_dict()), file=out)
+    if plan is None:
+        planner.winner(ranking)
+        return
+    out.flush()
+    say_stored(plan, output)
     if strict and plan.warnings:
         raise typer.Exit(1)

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from moeplan.cli.app import Format, PlanFile, app, check_format, check_trace, fresh, machine_readable, say
+from moeplan.cli.app import (
+    Format,
+    PlanFile,
+    app,
+    check_format,
+    check_trace,
+    fresh,
+    machine_readable,
+    report_to,
+    say_wrote,
+)
 
 
 @app.command()
@@ -35,13 +45,16 @@ def simulate(
     use = metrics(program, timeline)
     if trace is not None:
         write_chrome(timeline_to_trace(program, plan.graph, timeline), trace)
-        say(f"wrote {trace}")
+        say_wrote(trace)
     rows = report.use_rows(plan, use)
-    step_s = use.step_ns / 1e9
+    step_s, out = use.step_ns / 1e9, report_to(trace)
     if format_ == "table":
-        report.print_table(rows, sys.stdout, title=f"one step: {step_s:.6g} s, {len(program.ops)} operations")
+        report.print_table(rows, out, title=f"one step: {step_s:.6g} s, {len(program.ops)} operations")
     else:
-        print(machine_readable(format_, rows, {"step_s": step_s, "operations": len(program.ops), "positions": rows}))
+        print(
+            machine_readable(format_, rows, {"step_s": step_s, "operations": len(program.ops), "positions": rows}),
+            file=out,
+        )
 
 
 @app.command()

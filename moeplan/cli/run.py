@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeplan.cli.app import Format, PlanFile, app, check_format, check_trace, fresh, machine_readable, say
+from moeplan.cli.app import (
+    Format,
+    PlanFile,
+    app,
+    check_format,
+    check_trace,
+    fresh,
+    machine_readable,
+    report_to,
+    say,
+    say_wrote,
+)
 from moeplan.errors import ExecutionError, SpecError
 from moeplan.plan import Plan
 
@@ -78,10 +89,10 @@ def _report_run(plan: Plan, result: RunResult, trace: Path | None, format_: str)
 
     if trace is not None:
         write_chrome(result.trace, trace)
-        say(f"wrote {trace}")
+        say_wrote(trace)
     rows = [{"step": s.step + 1, "loss": s.loss, "measured_s": s.seconds} for s in result.steps]
-    predicted = {"predicted_s": plan.predictions.step_s}
+    predicted, out = {"predicted_s": plan.predictions.step_s}, report_to(trace)
     if format_ == "table":
-        report.print_table([row | predicted for row in rows], sys.stdout)
+        report.print_table([row | predicted for row in rows], out)
     else:
-        print(machine_readable(format_, [row | predicted for row in rows], {"steps": rows, **predicted}))
+        print(machine_readable(format_, [row | predicted for row in rows], {"steps": rows, **predicted}), file=out)

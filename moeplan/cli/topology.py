@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from moeplan.cli.app import Format, app, check_format, check_output, machine_readable, say
+from moeplan.cli.app import Format, app, check_apart, check_format, check_output, machine_readable, say, say_wrote
 
 HELP = "Clusters: list, show, check, convert, choose, place."
 topology = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=HELP)
@@ -52,7 +52,10 @@ def show(
     if output is not None:
         check_picture(output)
         check_output(str(output))
+        check_apart({"-o": output}, [cluster])
     found = cluster_summary(cluster)
+    if output is not None:
+        draw(found.cluster, output)
     if format_ == "table":
         facts = [{"what": report.heading(k), "value": report.cell(v, k)} for k, v in found.facts.items()]
         report.print_table(facts, sys.stdout)
@@ -65,7 +68,7 @@ def show(
     else:
         print(machine_readable(format_, found.to_rows(), found.to_dict()))
     if output is not None:
-        draw(found.cluster, output)
+        sys.stdout.flush()
         say(f"wrote {output}")
 
 
@@ -88,10 +91,16 @@ def check(cluster: Name) -> None:
 
 @topology.command()
 def convert(  # noqa: PLR0913
-    files: Annotated[list[Path], typer.Argument(help="files about one machine", metavar="FILE...")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="files about one machine; - is stdin", metavar="FILE...")
+    ] = None,
     like: Annotated[str, typer.Option("--like", help="cluster that says what no file says")] = "",
     nodes: Annotated[str, typer.Option("--nodes", help="a job's nodes: host list, or a file of one")] = "",
-    topology_name: Annotated[str, typer.Option("--topology", help="which of a topology.yaml")] = "",
+    topology_name: Annotated[str, typer.Option("--topology-name", help="which one of a topology.yaml")] = "",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="HOSTS=FILE", help="nodes of another kind and a file about one of them; repeat"),
+    ] = None,
     nccl_topo: Annotated[Path | None, typer.Option("--nccl-topo", help="file that knows NICs near GPUs")] = None,
     name: Annotated[str, typer.Option("--name", help="name of the cluster")] = "",
     domain: Annotated[int, typer.Option("--domain", min=0, help="nodes in one NVLink domain")] = 0,
@@ -103,14 +112,19 @@ def convert(  # noqa: PLR0913
     Example: moeplan topology convert topology.conf smi.txt --like dgx-h100 --nodes "$SLURM_JOB_NODELIST" -o mine.toml
     """
     from moeplan.convert import convert_topology
+    from moeplan.convert.kinds import parse_kinds
     from moeplan.spec.record import write_whole
 
     check_output(output)
+    kinds = parse_kinds(kind or [])
+    inputs = [*(files or []), *(file for of_kind in kinds.values() for file in of_kind), like, nodes, nccl_topo]
+    check_apart({"-o": output}, inputs)
     found = convert_topology(
-        files,
+        files or [],
         like,
         nodes=nodes,
-        topology=topology_name,
+        topology_name=topology_name,
+        kinds=kinds,
         nccl_topo=nccl_topo,
         name=name,
         domain=domain,
@@ -120,8 +134,5 @@ def convert(  # noqa: PLR0913
         say(f"note: {line}")
     for line in found.warnings:
         say(f"warning: {line}")
-    if output == "-":
-        sys.stdout.write(found.toml)
-    else:
-        write_whole(Path(output), found.toml.encode())
-        say(f"wrote {output}")
+    write_whole(Path(output), found.toml.encode())
+    say_wrote(output)

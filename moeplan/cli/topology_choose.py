@@ -36,10 +36,13 @@ def choose(
     """
     from moeplan import report
     from moeplan.hostlist import compress, expand
+    from moeplan.spec.record import STANDARD, read_bytes
     from moeplan.topology import choose as chooser
 
     check_format(format_)
-    text = ",".join(sys.stdin.read().split()) if free == "-" else free
+    if free == "-" == str(topology_file):
+        raise SpecError("--free and --topology are both -; one of them can be stdin")
+    text = ",".join(read_bytes(STANDARD).decode(errors="replace").split()) if free == "-" else free
     hosts = expand(text, "--free")
     units, switches = _units(cluster, topology_file, name, hosts)
     chosen = chooser.choose(hosts, units, nodes, together)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moeplan.cli.app import Format, PlanFile, check_format, check_output, machine_readable, say
+from moeplan.cli.app import (
+    Format,
+    PlanFile,
+    check_apart,
+    check_format,
+    check_output,
+    machine_readable,
+    report_to,
+    say_wrote,
+)
 from moeplan.cli.topology import topology
 from moeplan.errors import SpecError
 
@@ -47,10 +56,14 @@ def place(  # noqa: PLR0913
     from moeplan.plan_file import read_plan
 
     check_format(format_)
+    out = report_to(output, per_rank, rankfile)
     files = {"-o": output, "--slurm-hostfile": per_rank, "--rankfile": rankfile}
     for path in files.values():
         if path is not None:
             check_output(str(path))
+    check_apart(files, [plan_file])
+    if not time_limit_s > 0:
+        raise SpecError(f"--time-limit {time_limit_s}: is not more than 0 seconds")
     plan = read_plan(plan_file)
     if nodes:
         plan = structs.replace(plan, case=structs.replace(plan.case, cluster=_on(plan, nodes)))
@@ -59,15 +72,15 @@ def place(  # noqa: PLR0913
     told = _told(placed, plan, plan_file, per_rank, rankfile)
     rows = _rows(placed)
     if format_ != "table":
-        print(machine_readable(format_, rows, {**told, "busiest": rows}))
+        print(machine_readable(format_, rows, {**told, "busiest": rows}), file=out)
         return
-    report.print_table(rows, sys.stdout)
+    report.print_table(rows, out)
     seconds = ", ".join(f"{told[key]:.4g} s {when}" for key, when in ORDERS.items())
-    print(f"bytes of a step over bandwidth, busiest link: {seconds} ({placed.status})")
-    print(f"busiest link {told['gain']:.1%} less busy than given, all links together {told['total_gain']:.1%}")
-    print(f"hosts in rank order: {compress(placed.hosts)}")
-    for line in told["launch"]:
-        print(line)
+    print(f"bytes of a step over bandwidth, busiest link: {seconds} ({placed.status})", file=out)
+    print(
+        f"busiest link {told['gain']:.1%} less busy than given, all links together {told['total_gain']:.1%}", file=out
+    )
+    print(f"hosts in rank order: {compress(placed.hosts)}", *told["launch"], sep="\n", file=out)
 
 
 def _on(plan: Plan, nodes: str) -> Any:
@@ -99,7 +112,7 @@ def _write(placed: Placed, plan: Plan, files: dict[str, Path | None]) -> None:
     for option, path in files.items():
         if path is not None:
             write_whole(path, "".join(f"{line}\n" for line in lines[option]).encode())
-            say(f"wrote {path}")
+            say_wrote(path)
 
 
 def _told(placed: Placed, plan: Plan, plan_file: Path, per_rank: Path | None, rankfile: Path | None) -> dict[str, Any]:
@@ -111,16 +124,16 @@ def _told(placed: Placed, plan: Plan, plan_file: Path, per_rank: Path | None, ra
     from moeplan.hostlist import compress
     from moeplan.optimizer.placement import by_name
 
-    ranks = len(_host_of_rank(placed, plan))
+    ranks, run = len(_host_of_rank(placed, plan)), f"moeplan run {_named(plan_file, 'PLAN')}"
     nodes = f"--nodes={len(placed.hosts)} --nodelist={compress(by_name(placed.hosts))}"
     master = f"MASTER_ADDR={placed.hosts[0]} MASTER_PORT=29500"
-    hostfile = per_rank or "FILE_OF_--slurm-hostfile"
+    hostfile = _named(per_rank, "FILE_OF_--slurm-hostfile")
     launch = [
         f"#SBATCH {nodes}",
-        f"{master} SLURM_HOSTFILE={hostfile} srun --distribution=arbitrary --ntasks={ranks} moeplan run {plan_file}",
+        f"{master} SLURM_HOSTFILE={hostfile} srun --distribution=arbitrary --ntasks={ranks} {run}",
     ]
     if rankfile is not None:
-        launch.append(f"{master} mpirun -np {ranks} --rankfile {rankfile} moeplan run {plan_file}")
+        launch.append(f"{master} mpirun -np {ranks} --rankfile {_named(rankfile, 'FILE')} {run}")
     return {
         "hosts": list(placed.hosts),
         "rank_hosts": _host_of_rank(placed, plan),
@@ -132,6 +145,11 @@ def _told(placed: Placed, plan: Plan, plan_file: Path, per_rank: Path | None, ra
         "status": placed.status,
         "launch": launch,
     }
+
+
+def _named(path: Path | None, unnamed: str) -> str:
+    """`path` as a shell reads it; `unnamed` for none, and for a standard stream."""
+    return unnamed if path is None or str(path) == "-" else shlex.quote(str(path))
 
 
 def _rows(placed: Placed) -> list[dict[str, Any]]:

@@ -11,6 +11,9 @@ import typer
 from moeplan.cli.app import Format, app, check_format, machine_readable
 from moeplan.errors import SpecError
 
+MOST_ROWS = 300
+"""Predictions of a table of one's own that are listed one by one; of more, the worst."""
+
 
 @app.command()
 def validate(
@@ -54,9 +57,20 @@ def validate(
         return
     report.print_table(scores.score_rows(found), sys.stdout, title="|predicted / measured - 1| and its mean with sign")
     report.print_table(scores.interval_rows(found), sys.stdout, title="intervals that should hold 90 %")
-    report.print_table(
-        scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
-    )
+    own = any(given)
+    if 0 < len(found.outcomes) <= MOST_ROWS and own:
+        shown = [row for row in found.outcomes if row.measure != "step_time_no_constants"]
+        report.print_table(scores.every_row(shown), sys.stdout, title="row by row, in s, bytes, FLOP per token")
+    else:
+        report.print_table(
+            scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
+        )
+    if found.elsewhere:
+        apart = scores.Validation(found.elsewhere, (), 0)
+        report.print_table(
+            scores.score_rows(apart), sys.stdout, title="runs that no constant was fitted to (published/elsewhere.csv)"
+        )
+        report.print_table(scores.interval_rows(apart), sys.stdout, title="their intervals")
     pairs = {"as shipped": found.pairs, "never saw the model": found.pairs_left_out}
     report.print_table(pair_score_rows(pairs), sys.stdout, title="ratios of runs that differ in one thing")
     report.print_table(pair_rows(found.pairs), sys.stdout, title="runs that differ in one thing: time per token")
@@ -67,7 +81,6 @@ def validate(
     )
     report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
     report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
-    own = any(given)
     if not own:
         report.print_table(
             source_rows(path for path in published() if path),

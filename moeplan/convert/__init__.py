@@ -5,21 +5,22 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from moeplan.convert.gathered import Gathered, gather
-from moeplan.convert.inside import joined
-from moeplan.convert.likeness import Like, domain_like, load_like, node_like, plain_of
+from moeplan.convert.kinds import Kind, KindFiles, read_kinds
+from moeplan.convert.likeness import Like, domain_like, load_like, plain_of
 from moeplan.convert.missing import check_like
 from moeplan.convert.network import network, placed
-from moeplan.convert.ports import ports
+from moeplan.convert.node import Files, Made, made
 from moeplan.errors import SpecError
+from moeplan.hostlist import compress, listed
 from moeplan.importers import read
 from moeplan.importers.found import FoundNode
-from moeplan.spec.cluster import ClusterSpec, Node, check_cluster
+from moeplan.spec.cluster import ClusterSpec, check_cluster
 from moeplan.spec.record import convert
 from moeplan.toml_text import Noted, comment, toml_text
-from moeplan.units import BytesPerS
 
 
 class Converted(NamedTuple):
@@ -39,7 +40,8 @@ def convert_topology(  # noqa: PLR0913
     like: str = "",
     *,
     nodes: str = "",
-    topology: str = "",
+    topology_name: str = "",
+    kinds: KindFiles = MappingProxyType({}),
     nccl_topo: str | Path | None = None,
     name: str = "",
     domain: int = 0,
@@ -48,18 +50,26 @@ def convert_topology(  # noqa: PLR0913
     """The cluster that `files`, or one file, describe together, each in a format that `importers.read` knows.
 
     What no file says is as in the cluster called `like`, and marked as assumed. `nodes`: host list, or a file of one,
-    of a job's nodes. `topology`: which of a topology.yaml. `nccl_topo`: a file that knows which NIC is near which GPU.
+    of a job's nodes. `topology_name`: which of a topology.yaml. `kinds`: files about nodes of other kinds by host list;
+    where they are of all hosts, the largest kind is the usual one. `nccl_topo`: a file that knows which NIC is near
+    which GPU of the usual node.
     `domain`: nodes in one NVLink domain. `gpus_per_node`: where no file says it. SpecError in one line where files
     contradict each other, something is missing, or what they tell is no cluster.
     """
     files = [files] if isinstance(files, str | Path) else files
-    given = gather([Path(file) for file in files], nodes, topology)
+    given = gather([Path(file) for file in files], nodes, topology_name, read_kinds(kinds))
     override = _override(nccl_topo)
-    found_nodes = [*given.nodes(), *([override] if override else [])]
+    usual, others = _usual(given)
+    found_nodes = [*usual, *([override] if override else [])]
     check_like(given, found_nodes, like)
     other = load_like(like)
-    entries, warnings = _entries(given, found_nodes, other, override, domain, gpus_per_node)
-    entries = {"name": name or _name(files), **entries}
+    first, warnings = made(found_nodes, other, override, gpus_per_node), list[str]()
+    fabric = [(told, one) for told, one in given.nodes() if not one.gpus]
+    apart = [(kind, made([*kind.nodes(), *fabric], other, None, 0)) for kind in others]
+    entries = _entries(given, found_nodes, other, first, apart, domain, warnings)
+    if apart:
+        _add_kinds(entries, apart, warnings)
+    entries = {"name": name or Path(given.every[0].name).stem or "mine", **entries}
     text = _text(entries, given, like, warnings)
     return Converted(text, _loaded(text), tuple(warnings), tuple(given.notes()))
 
@@ -73,67 +83,63 @@ def _override(path: str | Path | None) -> tuple[str, FoundNode] | None:
     return Path(path).name, found.node
 
 
-def _name(files: Sequence[str | Path]) -> str:
-    return Path(files[0]).stem or "mine"
+def _usual(given: Gathered) -> tuple[Files, tuple[Kind, ...]]:
+    """The files about the usual node, and the other kinds: the largest is usual where every host is of one.
+
+    Files that know adapters only, such as a fabric manager's, speak of all nodes.
+    """
+    every = {host for kind in given.kinds for host in kind.hosts}
+    if not given.kinds or any(one.gpus for _, one in given.nodes()) or not every >= set(given.hosts):
+        return given.nodes(), given.kinds
+    largest = max(given.kinds, key=lambda kind: len(kind.hosts))
+    return [*largest.nodes(), *given.nodes()], tuple(kind for kind in given.kinds if kind is not largest)
 
 
 def _entries(
     given: Gathered,
-    found: list[tuple[str, FoundNode]],
+    found: Files,
     like: Like,
-    override: tuple[str, FoundNode] | None,
+    first: Made,
+    apart: Sequence[tuple[Kind, Made]],
     domain: int,
-    gpus_per_node: int,
-) -> tuple[dict[str, Any], list[str]]:
-    """The tables of the cluster's file, and warnings."""
-    gpus = _gpus(found, like, gpus_per_node)
-    node = node_like(like, gpus.value)
-    nics = ports(found, like, node, override)
-    node = _with_nics(node, nics.entries)
-    inside = joined([(name, one) for name, one in found if one.gpus], like, node)
-    if domain > 1 and not inside.beyond:
-        raise SpecError(f"--domain {domain}: {inside.entries['link'].note}: what joins GPUs ends at the node")
-    place = placed(given, domain, domain_like(like, gpus.value) if inside.beyond else 1)
-    between = network(given, place, like, node.nics * node.nic_bytes_per_s)
-    latencies = {
-        "link_latency": like.noted(node.link_latency_s.short()),
-        "nic_latency": like.noted(node.nic_latency_s.short()),
-    }
-    table = {"gpus": gpus, **nics.entries, **inside.entries, **latencies}
+    warnings: list[str],
+) -> dict[str, Any]:
+    """The tables of the cluster's file, whose usual node is `first`; what was guessed goes to `warnings`."""
+    other = {host: one.nic_bytes_per_s for kind, one in apart for host in kind.hosts}
+    if domain > 1 and first.alone:
+        raise SpecError(f"--domain {domain}: {first.alone}: what joins GPUs ends at the node")
+    gpus = first.entries["gpus"].value
+    place = placed(given, domain, 1 if first.alone else domain_like(like, gpus))
+    between = network(given, place, like, lambda host: other.get(host, first.nic_bytes_per_s))
+    table = dict(first.entries)
     if place.domain.value > 1:
         table["domain"] = place.domain
     gpu, called = _gpu(found, like)
-    entries: dict[str, Any] = {
+    warnings += [*called, *first.notes, *place.notes, *between.notes]
+    return {
         "calibration": like.noted(like.cluster.calibration),
         **place.entries(given, like),
         "gpu": gpu,
         "node": table,
         "network": between.entries,
     }
-    return entries, [*called, *nics.notes, *inside.notes, *place.notes, *between.notes]
 
 
-def _gpus(found: list[tuple[str, FoundNode]], like: Like, asked: int) -> Noted:
-    told = [(name, one.gpus) for name, one in found if one.gpus]
-    if len({count for _, count in told}) > 1:
-        counts = ", ".join(f"{name} {count}" for name, count in told)
-        raise SpecError(f"files of nodes with different numbers of GPUs: {counts}; those of one kind of node are right")
-    if told and asked not in (0, told[0][1]):
-        raise SpecError(f"--gpus-per-node {asked}: {told[0][0]} has {told[0][1]}")
-    if told:
-        return Noted(told[0][1], told[0][0])
-    return Noted(asked, "--gpus-per-node") if asked else like.noted(like.cluster.node.gpus)
+def _add_kinds(entries: dict[str, Any], apart: Sequence[tuple[Kind, Made]], warnings: list[str]) -> None:
+    """Nodes of other kinds in the cluster's file `entries`, those of their hosts that it has."""
+    there, usual, tables = set(listed(entries["hosts"].value)), entries["gpu"]["name"].value, []
+    for kind, one in apart:
+        warnings += one.notes
+        names = [(name, found.gpu_name) for name, found in kind.nodes() if found.gpu_name not in ("", usual)]
+        warnings += [f"{name}: GPUs are called {called}; all are taken as {usual}" for name, called in names]
+        table = one.entries | ({"domain": entries["node"]["domain"]} if "domain" in entries["node"] else {})
+        if hosts := [host for host in kind.hosts if host in there]:
+            tables.append({"nodes": Noted(compress(hosts), f"--kind: as {kind.names}"), "node": table})
+    if tables:
+        entries["kinds"] = tables
 
 
-def _with_nics(node: Node, entries: Mapping[str, Noted]) -> Node:
-    """`node` with the numbers of NICs and their bandwidth, for what is assumed of other parts."""
-    from msgspec import structs
-
-    speed = BytesPerS.parse(entries["nic"].value)
-    return structs.replace(node, nics=entries["nics"].value, nic_bytes_per_s=speed, nic_of_gpu=())
-
-
-def _gpu(found: list[tuple[str, FoundNode]], like: Like) -> tuple[dict[str, Any], list[str]]:
+def _gpu(found: Files, like: Like) -> tuple[dict[str, Any], list[str]]:
     """[gpu], its name from a file where one has it; a warning where that is another than the one assumed."""
     plain = plain_of(like.cluster.gpu)
     peak = {kind: like.noted(value) for kind, value in plain.pop("peak").items()}
@@ -147,7 +153,7 @@ def _gpu(found: list[tuple[str, FoundNode]], like: Like) -> tuple[dict[str, Any]
 
 def _text(entries: Mapping[str, Any], given: Gathered, like: str, warnings: Sequence[str]) -> str:
     """The file: where it is from, what was guessed, the tables, and the sources once more by number."""
-    read_from = ", ".join(f"{one.name} ({one.found.format})" for one in given.sources)
+    read_from = ", ".join(f"{one.name} ({one.found.format})" for one in given.every)
     head = [f"Made from {read_from}; what no file says is as in {like}.", "Bandwidths are per direction."]
     head += [f"Note: {line}" for line in (*warnings, *given.notes())]
     return "\n".join([*map(comment, head), toml_text({**entries, "sources": _sources(entries)})])
@@ -171,6 +177,9 @@ def _notes(entries: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
             below = _notes(value, f"{path}{key}.")
             same = {note for _, note in below}
             found += [(path + key, same.pop())] if len(same) == 1 else below
+        elif isinstance(value, list):
+            for number, one in enumerate(value):
+                found += _notes(one, f"{path}{key}[{number}].")
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from moeplan.convert.kinds import Kind, Source
 from moeplan.errors import SpecError
 from moeplan.hostlist import expand
 from moeplan.importers import read, slurm_yaml
@@ -18,13 +19,6 @@ from moeplan.spec.record import read_bytes
 T = TypeVar("T")
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._:;/@+-]+")
 """As `hostlist` reads names."""
-
-
-class Source(NamedTuple):
-    """A file by its name, and what it says."""
-
-    name: str
-    found: Found
 
 
 class Gathered(NamedTuple):
@@ -41,6 +35,13 @@ class Gathered(NamedTuple):
     switches_from: str
     blocks: tuple[FoundBlock, ...]
     blocks_from: str
+    kinds: tuple[Kind, ...] = ()
+    """Nodes that have files of their own."""
+
+    @property
+    def every(self) -> tuple[Source, ...]:
+        """All files, also those of kinds."""
+        return (*self.sources, *(one for kind in self.kinds for one in kind.sources))
 
     def nodes(self) -> list[tuple[str, FoundNode]]:
         """The files that describe a node."""
@@ -48,15 +49,16 @@ class Gathered(NamedTuple):
 
     def notes(self) -> list[str]:
         """What the files say of themselves."""
-        return [f"{one.name}: {note}" for one in self.sources for note in one.found.notes]
+        return [f"{one.name}: {note}" for one in self.every for note in one.found.notes]
 
 
-def gather(files: Sequence[Path], nodes: str = "", topology: str = "") -> Gathered:
+def gather(files: Sequence[Path], nodes: str = "", topology: str = "", kinds: tuple[Kind, ...] = ()) -> Gathered:
     """`files` read and put side by side; `nodes` is a host list, or a file of one, of the nodes of a job.
 
-    SpecError as `importers.read`, and where two files tell the switches, the blocks or a job, or a node is not there.
+    Where no file names hosts, those of `kinds` are all. SpecError as `importers.read`, and where two files tell the
+    switches, the blocks or a job, or a node is not there.
     """
-    if not files:
+    if not files and not kinds:
         raise SpecError("no file to convert; at least one")
     sources = _read(files, topology)
     switches_from, switches = _only(sources, "switches", lambda found: found.switches)
@@ -70,13 +72,31 @@ def gather(files: Sequence[Path], nodes: str = "", topology: str = "") -> Gather
         if job:
             raise SpecError(f"--nodes and {job_from} both tell the nodes of a job; one is right")
         job_from, job = "--nodes", _listed(nodes)
-    if not known:
+    if known:
+        known, hosts_from = in_order(machine, known), " and ".join(one.name for one in placed)
+    elif job:
         known, hosts_from, job = job, job_from, ()
     else:
-        known, hosts_from = in_order(machine, known), " and ".join(one.name for one in placed)
+        known, hosts_from = _of_kinds(kinds, sources)
     if job:
         job = in_order(machine, job)
-    return Gathered(sources, known, hosts_from, job, job_from, switches, switches_from, blocks, blocks_from)
+    _check_kinds(kinds, known, hosts_from)
+    return Gathered(sources, known, hosts_from, job, job_from, switches, switches_from, blocks, blocks_from, kinds)
+
+
+def _of_kinds(kinds: Sequence[Kind], sources: Sequence[Source]) -> tuple[tuple[str, ...], str]:
+    """The hosts of `kinds`, which are all there are, and who says so; SpecError where a file is of other hosts."""
+    usual = next((one.name for one in sources if one.found.node and one.found.node.gpus), "")
+    if kinds and usual:
+        raise SpecError(f"--kind: nothing says which hosts are as in {usual}; --nodes with all of them is right")
+    return tuple(host for kind in kinds for host in kind.hosts), "--kind" if kinds else ""
+
+
+def _check_kinds(kinds: Sequence[Kind], known: Sequence[str], hosts_from: str) -> None:
+    there = set(known)
+    for kind in kinds:
+        if lost := [host for host in kind.hosts if host not in there]:
+            raise SpecError(f"--kind: nodes {some(lost)} of {kind.names} are not among the hosts of {hosts_from}")
 
 
 def _check_together(sources: Sequence[Source], switches: Sequence[FoundSwitch], blocks: Sequence[FoundBlock]) -> None:
@@ -93,7 +113,7 @@ def _check_together(sources: Sequence[Source], switches: Sequence[FoundSwitch], 
 def _read(files: Sequence[Path], topology: str) -> tuple[Source, ...]:
     named = [path for path in files if topology and slurm_yaml.looks_like(_text(path))]
     if topology and not named:
-        raise SpecError(f"--topology {topology}: none of {some([path.name for path in files])} is a topology.yaml")
+        raise SpecError(f"--topology-name {topology}: none of {some([path.name for path in files])} is a topology.yaml")
     return tuple(Source(path.name, read(path, topology if path in named else "")) for path in files)
 
 

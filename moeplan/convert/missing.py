@@ -24,7 +24,7 @@ def check_like(given: Gathered, found: Sequence[tuple[str, FoundNode]], like: st
         "node.link": any(one.links for _, one in found),
     }
     lost += [field for field, said in told.items() if not said]
-    names = some([one.name for one in given.sources])
+    names = some([one.name for one in given.every])
     raise SpecError(
         f"{names}: no file says {', '.join(lost)}; --like NAME takes them from a cluster that is like it, one of"
         f" {', '.join(shipped('cluster'))} or a TOML file"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from moeplan.convert.fabric import Merged, merge
@@ -54,22 +55,24 @@ class Between(NamedTuple):
     notes: tuple[str, ...]
 
 
-def network(given: Gathered, place: Placed, like: Like, node_bytes_per_s: float) -> Between:
+def network(given: Gathered, place: Placed, like: Like, sent: Callable[[str], float]) -> Between:
     """[network]: switches of the files, or each block as a leaf, or what `like` has.
 
-    Uplinks that no file tells are not oversubscribed: nodes below x `node_bytes_per_s`, a node's NICs together.
+    Uplinks that no file tells are not oversubscribed: the sum over the nodes below of what each has `sent` with all its
+    NICs.
     """
     if given.switches:
         tree = merge(given.switches)
-        return Between(_switches(tree.merged, given.switches_from, like, node_bytes_per_s), tree.notes)
+        return Between(_switches(tree.merged, given.switches_from, like, sent), tree.notes)
     if given.blocks:
         blocks = leaves(given.blocks, place.hosts)
-        return Between(_switches(blocks, f"{given.blocks_from}: blocks", like, node_bytes_per_s), ())
+        return Between(_switches(blocks, f"{given.blocks_from}: blocks", like, sent), ())
     plain = plain_of(like.cluster.network)
     return Between({key: like.noted(value) if key != "kind" else value for key, value in plain.items()}, ())
 
 
-def _switches(merged: Sequence[Merged], told: str, like: Like, node_bytes_per_s: float) -> dict[str, Any]:
+def _switches(merged: Sequence[Merged], told: str, like: Like, sent: Callable[[str], float]) -> dict[str, Any]:
+    below = _sent_below(merged, sent)
     guessed = [one for one in merged if one.up and not one.uplink_bytes_per_s]
     how = "uplinks assumed: not oversubscribed, nodes below x NICs x NIC"
     if guessed and len(guessed) < sum(bool(one.up) for one in merged):
@@ -77,14 +80,26 @@ def _switches(merged: Sequence[Merged], told: str, like: Like, node_bytes_per_s:
     return {
         "kind": "switches",
         "hop_latency": like.noted(like.cluster.network.hop_latency_s.short()),
-        "switches": Noted([_switch(one, node_bytes_per_s) for one in merged], f"{told}; {how}" if guessed else told),
+        "switches": Noted([_switch(one, below[one.name]) for one in merged], f"{told}; {how}" if guessed else told),
     }
 
 
-def _switch(one: Merged, node_bytes_per_s: float) -> dict[str, str]:
+def _sent_below(merged: Sequence[Merged], sent: Callable[[str], float]) -> Counter[str]:
+    """What the nodes on and below each switch send together."""
+    up = {one.name: one.up for one in merged}
+    found: Counter[str] = Counter()
+    for one in merged:
+        at, own = one.name, sum(map(sent, one.hosts))
+        while at:
+            found.update({at: own})
+            at = up[at]
+    return found
+
+
+def _switch(one: Merged, below_bytes_per_s: float) -> dict[str, str]:
     found = {"name": one.name}
     if one.hosts:
         found["nodes"] = compress(one.hosts)
     if one.up:
-        found |= {"up": one.up, "uplink": rate(one.uplink_bytes_per_s or one.below * node_bytes_per_s)}
+        found |= {"up": one.up, "uplink": rate(one.uplink_bytes_per_s or below_bytes_per_s)}
     return found

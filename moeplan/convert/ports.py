@@ -38,7 +38,7 @@ def ports(
     notes += [
         f"{other} counts {len(one.nics)} ports of a host, {name} {len(found.nics)}: {name} is taken"
         for other, one in files
-        if not one.gpus and one.nics and len(one.nics) != len(found.nics)
+        if one.nics and len(_fastest(other, one)[0].nics) != len(found.nics)
     ]
     notes = [*notes, *(f"{override[0] if override else name}: {note}" for note in given.notes)]
     told = f"{name}, {override[0]}" if override and override[0] != name else name

@@ -50,7 +50,7 @@ def test_stdout_takes_the_file_alone(run, logs, tmp_path):
         (["missing.log", "-o", "x.toml"], "missing.log: No such file"),
         (["empty.log", "-o", "x.toml"], "empty.log: no table of nccl-tests or rccl-tests in 1 lines; right is one"),
         (["good.log", "-o", "x"], "-o x: a calibration's file ends in .toml"),
-        (["log.toml", "-o", "./log.toml"], "-o ./log.toml: is one of the logs"),
+        (["log.toml", "-o", "./log.toml"], "-o ./log.toml: is read by this command, and would be lost"),
         (["good.log", "-o", "no/x.toml"], "no/x.toml: no is not a folder that can be written to"),
         (["good.log", "-o", "x.toml", "--cluster", "dgx-z100"], "no cluster 'dgx-z100'"),
         (["good.log", "-o", "x.toml", "--cluster", "laptop"], "cluster laptop: nodes 2 with nics 0"),

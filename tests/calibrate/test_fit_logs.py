@@ -38,7 +38,7 @@ ONE_NODE, TWO, FOUR = [0] * 8, [rank // 8 for rank in range(16)], [rank // 8 for
 
 
 def empty(collective, hosts):
-    return Log("x.log", 1, collective, tuple(hosts), (), None, "", (), "")
+    return Log("x.log", 1, collective, tuple(hosts), (), None, "", 0, (), "")
 
 
 def timed(collective, hosts, calibration, *, noise=0.0, seed=0, cluster=H100, sizes=SIZES):

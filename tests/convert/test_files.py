@@ -79,7 +79,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(moe
         (("tree.conf", "job.txt"), {}, "are not in the topology of 32 hosts"),
         (("tree.conf",), {"nodes": "gpu001,gpu001"}, "1 hosts are named twice"),
         (("tree.conf",), {"nodes": "gpu[001"}, "--nodes: host list"),
-        (("tree.conf",), {"topology": "racks"}, "none of tree.conf is a topology.yaml"),
+        (("tree.conf",), {"topology_name": "racks"}, "--topology-name racks: none of tree.conf is a topology.yaml"),
         (("tree.conf",), {"nccl_topo": "ibnet.out"}, "ibnetdiscover without GPUs and NICs"),
         (("smi.txt",), {"gpus_per_node": 8}, "--gpus-per-node 8: smi.txt has 4"),
         (("rocm.txt",), {"domain": 2}, "what joins GPUs ends at the node"),

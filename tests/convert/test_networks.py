@@ -183,7 +183,7 @@ def test_one_of_several_named_topologies_is_taken(fixture, converted):
     like = ("--like", "gb200-nvl72", "--gpus-per-node", 4)
     default, _ = converted(fixture("topology.yaml"), *like)
     assert default.hosts == "cpu[01-05]"
-    racks, _ = converted(fixture("topology.yaml"), *like, "--topology", "RACKS")
+    racks, _ = converted(fixture("topology.yaml"), *like, "--topology-name", "RACKS")
     assert (racks.hosts, racks.node.domain, domain_gpus(racks)) == ("nv[1-4]", 2, 8)
 
 
