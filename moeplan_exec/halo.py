@@ -23,8 +23,8 @@ def halo(rows: Tensor, sent: Sequence[int], received: Sequence[int], lanes: Lane
     `rows` [sum(sent), width] are bytes in order of the ranks that they go to. Where nodes have different numbers of
     ranks, see `moeplan.tiers.aligned`. Mates tell each other what they expect, inside the node: no counts cross
     between nodes. Beside `rows` and the result, memory holds what crossed, what is handed out and what arrived, all at
-    once at the end of phase III, and what is swapped inside the node as sent and as received; predictions of memory
-    leave these out. Phases I, II, III are logged.
+    once at the end of phase III, and what is swapped inside the node as sent and as received
+    (`moeplan.resources.memory.spare`). Phases I, II, III are logged.
     """
     return _halo(rows, (sent, received), lanes, log, chunked=False)
 

@@ -168,14 +168,21 @@ def across(lanes: Lanes, sends: Iterable[Message], receives: Iterable[Message]) 
 
 
 def by_window(lanes: Lanes, sends: Iterable[Message], receives: Iterable[Message]) -> Iterator[int]:
-    """`across`, window by window: the number of each one that is over, also of those without messages."""
+    """`across`, window by window: the number of each one that is over, also of those without messages.
+
+    What was packed for a window is let go before its number is told.
+    """
     calls = [(dist.irecv, m) for m in receives if _filled(m)] + [(dist.isend, m) for m in sends if _filled(m)]
     for window in range(lanes.windows):
-        batch = [(call, m) for call, m in calls if m.round // lanes.window == window]
-        ops = [dist.P2POp(call, _packed(m), lanes.ranks[m.peer], group=lanes.everyone) for call, m in batch]
-        for work in dist.batch_isend_irecv(ops) if ops else ():
-            work.wait()
+        _exchange([(call, m) for call, m in calls if m.round // lanes.window == window], lanes)
         yield window
+
+
+def _exchange(calls: Sequence[tuple[Callable[..., dist.Work | None], Message]], lanes: Lanes) -> None:
+    """Begin all `calls`, isend or irecv of a message, and wait for them."""
+    ops = [dist.P2POp(call, _packed(m), lanes.ranks[m.peer], group=lanes.everyone) for call, m in calls]
+    for work in dist.batch_isend_irecv(ops) if ops else ():
+        work.wait()
 
 
 def _filled(message: Message) -> bool:

@@ -8,7 +8,7 @@ deeper warm-up, M2N deduplicated or not, larger micro-batches) are searched best
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -54,21 +54,21 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
     ends: Counter[str] = Counter()
     guess = cache(lambda dp: first_guess(case, search.machine, dp))
     for frame in frames(case):
-        fewest = case.workload.global_batch * frame.pairs // (num_ranks(case.cluster) * 2)
-        if 4 * case.model.num_layers * fewest > MOST_ACTIONS:
-            ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", _any_of(frame, 1))
-            continue
         if any(fixed.get(name, value) != value for name, value in (("pairs", frame.pairs), ("dp", frame.dp))):
             continue
-        allocated = allocate(both, frame, ledger, guess)
+        if not has_room(case, frame, fixed):
+            continue
+        fewest = case.workload.global_batch * frame.pairs // (num_ranks(case.cluster) * 2)
+        if 4 * case.model.num_layers * fewest > MOST_ACTIONS:
+            ledger.add(f"more than {MOST_ACTIONS:,} actions in a step", _any_of(frame, 1, fixed))
+            continue
+        allocated = allocate(both, frame, ledger, guess, fixed)
         if allocated is not None:
             candidate, status = allocated
             ends[status] += 1
             seeds.append((both.bound_s(candidate.layout, candidate.recompute), candidate))  # type: ignore[arg-type]
     seeds.sort(key=lambda seed: seed[0])
-    sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
-    sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
-    around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed, sizes)}  # type: ignore[arg-type]
+    around = {near: None for _, seed in seeds[:SEEDS] for near in neighbours(case, seed, fixed)}
     entries = [(both.bound_s(near.layout, near.recompute), near) for near in around if has(near.layout, fixed)]  # type: ignore[arg-type]
     least = lambda near: both.least_bytes(near.layout, near.recompute)  # noqa: E731
     found = search.best_first("disaggregated", entries, ledger, least)
@@ -80,7 +80,11 @@ def search_disaggregated(search: Search, fixed: Mapping[str, object] = MappingPr
 
 
 def allocate(
-    both: Sides, frame: Frame, ledger: Ledger, guess: Callable[[int], Relaxed]
+    both: Sides,
+    frame: Frame,
+    ledger: Ledger,
+    guess: Callable[[int], Relaxed],
+    fixed: Mapping[str, object] = MappingProxyType({}),
 ) -> tuple[Candidate, str] | None:
     """The integer program's choice for `frame` and how it ended; None where it has none, which the ledger then says.
 
@@ -90,7 +94,7 @@ def allocate(
     largest = max(sides(case, frame)[1])
     short = both.static_bytes(Sizes(frame, 1, largest), "ffn") - usable_bytes(case)
     if short > 0:
-        ledger.add("expert parameters exceed the usable HBM at every size", _any_of(frame, largest), short)
+        ledger.add("expert parameters exceed the usable HBM at every size", _any_of(frame, largest, fixed), short)
         return None
     table = both.table(frame, deduplicate=True)
     node = case.cluster.node
@@ -100,12 +104,12 @@ def allocate(
     for side, options in (("attention", table.attention), ("FFN", table.ffn)):
         short = min(option.hbm_bytes for option in options) - budgets.hbm_bytes
         if short > 0:
-            ledger.add(f"{side} groups exceed the usable HBM at every size", _any_of(frame, largest), short)
+            ledger.add(f"{side} groups exceed the usable HBM at every size", _any_of(frame, largest, fixed), short)
             return None
     try:
         choice = solve(table, budgets, start=guess(frame.dp))
     except InfeasibleError as error:
-        ledger.add(str(error), _any_of(frame, largest))
+        ledger.add(str(error), _any_of(frame, largest, fixed))
         return None
     layout = Disaggregated(
         pairs=frame.pairs,
@@ -121,20 +125,42 @@ def allocate(
     return Candidate(layout, "af-pipe", rule), choice.status
 
 
-def _any_of(frame: Frame, ffn: int) -> Candidate:
-    """A candidate that stands for all of `frame`: FFN groups of `ffn` ranks, attention groups of one."""
-    layout = Disaggregated(pairs=frame.pairs, attention_gpus=frame.pairs, ffn_gpus=frame.pairs * ffn, dp=frame.dp)
+def has_room(case: Case, frame: Frame, fixed: Mapping[str, object]) -> bool:
+    """Whether sides of the sizes `fixed`, or the smallest, can be those of `frame`."""
+    attention, ffn = _each(frame, "attention_gpus", fixed), _each(frame, "ffn_gpus", fixed)
+    most = num_ranks(case.cluster) // frame.dp // frame.pairs
+    return attention is not None and ffn in sides(case, frame)[1] and attention + ffn <= most
+
+
+def _each(frame: Frame, side: str, fixed: Mapping[str, object]) -> int | None:
+    """Ranks of each group of a side as `fixed`, 1 where they are free; None where groups would not be equal."""
+    ranks = fixed.get(side, frame.pairs)
+    return ranks // frame.pairs if isinstance(ranks, int) and ranks % frame.pairs == 0 else None
+
+
+def _any_of(frame: Frame, ffn: int, fixed: Mapping[str, object]) -> Candidate:
+    """A candidate that stands for all of `frame`: FFN groups of `ffn` ranks, attention groups of one, or as `fixed`."""
+    ranks = {"attention_gpus": frame.pairs, "ffn_gpus": frame.pairs * ffn}
+    ranks |= {side: value for side, value in fixed.items() if side in ranks and isinstance(value, int)}
+    layout = Disaggregated(
+        pairs=frame.pairs, attention_gpus=ranks["attention_gpus"], ffn_gpus=ranks["ffn_gpus"], dp=frame.dp
+    )
     return Candidate(layout, "af-pipe", Recompute(attention="full", ffn="experts"))
 
 
-def neighbours(case: Case, seed: Candidate, micro_batches: Sequence[int] = MICRO_BATCHES) -> list[Candidate]:
-    """Layouts near `seed`: other sizes of both groups, recompute rules, depths, micro-batches, M2N rows."""
+def neighbours(case: Case, seed: Candidate, fixed: Mapping[str, object] = MappingProxyType({})) -> list[Candidate]:
+    """Layouts near `seed`: other sizes of both groups, recompute rules, depths, micro-batches, M2N rows.
+
+    Micro-batches and sizes are as `fixed` where they are.
+    """
     layout = seed.layout
+    size = fixed.get("micro_batch")
+    micro_batches = (size,) if isinstance(size, int) else MICRO_BATCHES
     if not isinstance(layout, Disaggregated):
         return []
     result = []
     for (m, n), attention, ffn, depth, once, b in product(
-        sizes_near(case, layout),
+        sizes_near(case, layout, fixed),
         ("none", "full"),
         ("none", "experts"),
         DEPTHS,
@@ -156,19 +182,25 @@ def neighbours(case: Case, seed: Candidate, micro_batches: Sequence[int] = MICRO
     return result
 
 
-def sizes_near(case: Case, layout: Disaggregated) -> list[tuple[int, int]]:
-    """GPUs of all attention and of all FFN groups near those of `layout`.
+def sizes_near(case: Case, layout: Disaggregated, fixed: Mapping[str, object]) -> list[tuple[int, int]]:
+    """GPUs of all attention and of all FFN groups near those of `layout`, or as `fixed`.
 
     FFN groups of the size before, the same and the next; attention groups a few ranks smaller or larger, and as large
     as there is room for.
     """
+    frame = Frame(layout.pairs, layout.dp, 1)
     pairs, most = layout.pairs, num_ranks(case.cluster) // layout.dp // layout.pairs
     m, n = layout.attention_gpus // pairs, layout.ffn_gpus // pairs
-    allowed = sides(case, Frame(pairs, layout.dp, 1))[1]
+    allowed = sides(case, frame)[1]
     at = allowed.index(n)
+    widths = allowed[max(at - 1, 0) : at + 2]
+    if "ffn_gpus" in fixed:
+        widths = [ffn for ffn in allowed if ffn == _each(frame, "ffn_gpus", fixed)]
     result = []
-    for ffn in allowed[max(at - 1, 0) : at + 2]:
+    for ffn in widths:
         near = {m + sign * step for step in STEPS for sign in (-1, 1)} | {most - ffn}
+        if "attention_gpus" in fixed:
+            near = {_each(frame, "attention_gpus", fixed) or 0}
         result += [(size * pairs, ffn * pairs) for size in sorted(near) if 0 < size <= most - ffn]
     return result
 

@@ -8,10 +8,20 @@ from typing import NamedTuple
 from msgspec import structs
 
 from moeplan.cost.compute import peak_flop_per_s
-from moeplan.cost.durations import loads, per_operation
+from moeplan.cost.durations import Machine, loads, per_operation, settle
+from moeplan.cost.edges import Allowed
+from moeplan.cost.exchange import ALGORITHMS, Algorithm
 from moeplan.plan import Duration, Plan, Predictions, is_stale, lowered, schedule_digest, signed, steps_of, world_size
 from moeplan.program import Program
-from moeplan.resources.memory import peak_activation_bytes, static_bytes, tracks
+from moeplan.resources.memory import (
+    Track,
+    has_spare,
+    most_spare,
+    peak_activation_bytes,
+    spare,
+    static_bytes,
+    tracks,
+)
 from moeplan.resources.work import model_flop_per_token
 from moeplan.schedule import Steps
 from moeplan.simulate import Timeline, metrics, run
@@ -39,6 +49,35 @@ def footprint(plan: Plan, steps: Steps) -> Footprint:
 def usable_bytes(case: Case) -> float:
     """HBM of one GPU that may be planned with."""
     return case.cluster.gpu.hbm_bytes * case.memory.usable
+
+
+def fitted(plan: Plan, machine: Machine, order: Sequence[Track]) -> Plan:
+    """`plan` with its exchanges settled, `order` being that of its schedule: the fastest ones whose buffers fit.
+
+    At a position that would exceed the usable HBM, algorithms with as much spare as those that were named there are
+    ruled out, until it fits or none with less is left.
+    """
+    allowed: dict[int, tuple[Algorithm, ...]] = {}
+    while True:
+        found = settle(plan, machine, allowed)
+        if not has_spare(found.graph) or not (less := _leaner(found, order, allowed)):
+            return found
+        allowed |= less
+
+
+def _leaner(plan: Plan, order: Sequence[Track], allowed: Allowed) -> dict[int, tuple[Algorithm, ...]]:
+    """The algorithms with less spare than those named, at each position of `plan` that does not fit and has others."""
+    if plan.case.execution.exchange != "fastest":
+        return {}
+    full = loads(plan.case, plan.graph, plan.batch, 0)
+    alive = peak_activation_bytes(plan.case, plan.graph, order, plan.recompute, full)
+    less: dict[int, tuple[Algorithm, ...]] = {}
+    for position, more in enumerate(alive):
+        if static_bytes(plan.case, plan.graph, position) + more > usable_bytes(plan.case):
+            for first, most in most_spare(plan.graph, position).items():
+                left = tuple(name for name in allowed.get(first, ALGORITHMS) if spare(name, 2) < most)
+                less |= {first: left} if left else {}
+    return less
 
 
 def evaluate(plan: Plan, steps: Steps) -> Plan:

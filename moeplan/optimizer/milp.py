@@ -23,8 +23,8 @@ _HIGHS: Mapping[str, str | float] = {
     "mip_feasibility_tolerance": 1e-10,
     "primal_feasibility_tolerance": 1e-10,
 }
-CONTINUOUS = ("short_", "both_")
-"""How the names of columns begin that are not binary, beside tau: slacks, and products of binaries."""
+CONTINUOUS = ("short_", "both_", "round_")
+"""How the names of columns begin that are not binary, beside tau: slacks, products of binaries, and detours."""
 _STATUS = {"kOptimal": "optimal", "kSolutionLimit": "node limit", "kTimeLimit": "time limit"}
 
 

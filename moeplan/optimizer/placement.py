@@ -13,7 +13,7 @@ from moeplan.cost.durations import Machine, predict
 from moeplan.cost.flows import Flows, flows
 from moeplan.hostlist import compress
 from moeplan.optimizer.evaluate import evaluate
-from moeplan.optimizer.placement_milp import check_sums, solve
+from moeplan.optimizer.placement_milp import solve
 from moeplan.optimizer.placement_search import search
 from moeplan.optimizer.slots import RoutesError, Score, Slots, between_switches, slots_of
 from moeplan.plan import Plan, place, steps_of, tiers_in, world_size
@@ -62,7 +62,7 @@ def place_plan(plan: Plan, *, exact: bool = False, time_limit_s: float = 10.0) -
     Of orders with the same busiest link the one with the least bytes over bandwidth of all links. What groups send
     counts together, as if all at the same time. Found by swaps from several orders, those by name and by place among
     them; with `exact` also by the integer program, whose proof or bound is the status. Seconds are of links at full
-    bandwidth: a measure of contention, no prediction. SpecError with `exact` where routing is adaptive.
+    bandwidth: a measure of contention, no prediction.
     """
     cluster, sent = plan.case.cluster, flows(plan)
     return place_hosts(cluster, sent, exact=exact, time_limit_s=time_limit_s)
@@ -88,15 +88,13 @@ def _searched(cluster: ClusterSpec, sent: Flows, named: Sequence[str], proof_s: 
     hosts, nearby, slots = hosts_of(cluster), sorted_by_place(cluster), slots_of(cluster, sent)
     if slots.width == 1:
         return nearby, "all orders are alike"
-    if proof_s:
-        check_sums(slots)
     order, _ = search(slots, [_classes(slots, hosts, order) for order in (hosts, named, nearby)])
     status = "search"
     if proof_s:
         proven = solve(slots, order, proof_s)
         order = min((order, proven.order), key=lambda one: slots.score(one).rank)
-        bound = "" if proven.status == "optimal" else f", at least {proven.bound_s:.4g} s"
-        status = f"{proven.status}{bound}"
+        bound = f"search; integer program: {proven.status}, at least {proven.bound_s:.4g} s"
+        status = proven.status if proven.status == "optimal" else bound
     return _on_nodes(slots, order, hosts, nearby), status
 
 

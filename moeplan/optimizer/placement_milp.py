@@ -1,37 +1,46 @@
-"""The order of nodes whose busiest link is least busy, as an integer program: exact for a dozen nodes.
+"""The order of nodes whose busiest link is least busy, as an integer program.
 
-Symbols: slots s, t; classes a, b; links e; n_a nodes of class a; load_e(s, t, a, b) bytes over bandwidth that s and t
-put on e from classes a and b.
+Symbols: slots s, t; classes a; blocks A, B of classes; links e; n nodes of a class or set; load_e bytes over bandwidth.
 
-    on_s,a in {0, 1}                      slot s is on a node of class a
-    both_s,t,a,b >= 0                     s is on a and t on b, for slots with traffic, s < t
+    on_s,a in {0, 1}                      slot s is on a node of class a; in_s,A = sum_a in A on_s,a
+    same_s,t,A >= 0                       s and t are both in A, for slots with traffic and the sides A of cuts
+    both_s,t,A,B >= 0                     s is in A and t in B, for slots with traffic, s < t
     tau                                   the busiest link
     place_s     sum_a on_s,a = 1
     room_a      sum_s on_s,a = n_a
-    from_s,t,a  sum_b both_s,t,a,b = on_s,a
-    to_s,t,b    sum_a both_s,t,a,b = on_t,b
-    link_e      sum load_e(s, t, a, b) both_s,t,a,b - tau <= 0
+    same        same_s,t,A <= in_s,A, in_t,A;   sum_t same_s,t,A <= (n_A - 1) in_s,A
+    from, to    sum_B both_s,t,A,B = in_s,A;    sum_A both_s,t,A,B = in_t,B
+    near        sum_t both_s,t,A,B <= (n_B - [A = B]) in_s,A
+    cut_e       load of what leaves A: sum_s,t load_e(s, t) (in_s,A - same_s,t,A) - tau <= 0
+    link_e      sum load_e(s, t, A, B) both_s,t,A,B - tau <= 0
+    alike       in_s,A <= sum_t < s in_t,A' of sets A', A that may change places
 
-Products of binaries as in Adams and Johnson (1994). Detours of adaptive routing are left out: they are no sums.
+Products of binaries as in Adams and Johnson (1994), over the blocks that links tell apart and no finer; `near` and the
+third row of `same` are their products with `room`, without which fractions of slots make all links idle. Under
+adaptive routing, of what groups G send each other, d_G,H, the part round_G,H <= d_G,H goes over all other groups alike
+and link_G,H carries d - round + (sum_K round_G,K + round_K,H - 2 round_G,H) / (groups - 2), as `topology.detours`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from itertools import combinations
-from math import comb
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from moeplan.errors import SpecError
 from moeplan.optimizer.milp import Row, Solver
+from moeplan.optimizer.placement_alike import alike_sets, first_come_first
+from moeplan.optimizer.placement_cuts import least_cut_s
+from moeplan.optimizer.placement_forms import Forms, forms_of
 from moeplan.optimizer.slots import Slots
-from moeplan.topology.inside import Floats, Integers
+from moeplan.topology.inside import Integers
 
 TOLERANCES = {"mip_feasibility_tolerance": 1e-6, "primal_feasibility_tolerance": 1e-7, "mip_rel_gap": 1e-7}
 """Looser than for other programs: with tighter ones HiGHS 1.16 lost the optimum of some of these."""
+MOST_COLUMNS = 50_000
+"""Of a program; more would take longer to write down than a search."""
+Terms = dict[str, float]
 
 
 class Exact(NamedTuple):
@@ -45,133 +54,191 @@ class Exact(NamedTuple):
 
 
 def solve(slots: Slots, start: Integers, time_limit_s: float = 10.0) -> Exact:
-    """The order of the least busy link, from `start` [nodes]; SpecError with adaptive routing.
+    """The order of the least busy link, from `start` [nodes].
 
-    Where the time ends first, the best that was found, with its bound.
+    Where the time ends first, or the program would be too large, the best that was found, with its bound.
     """
-    check_sums(slots)
     begun = slots.score(start).busiest_s
-    if begun <= slots.fixed_s:
+    least = max(slots.fixed_s, least_cut_s(slots))
+    if begun <= least * (1 + 1e-9):
         return Exact(start, begun, "optimal", begun)
-    columns = _columns(slots)
-    least = max(slots.fixed_s, _least_cut_s(slots)) / begun
-    rows = [*_places(slots), *_both(slots, columns), *_links(slots, columns, begun), Row("cut", {"tau": -1.0}, -least)]
+    program = _Program(slots, forms_of(slots), begun)
+    if program.columns > MOST_COLUMNS:
+        return Exact(start, begun, "too large", least)
+    rows = [*program.rows(), Row("least", {"tau": -1.0}, -least / begun), Row("known", {"tau": 1.0}, 1.0)]
     solver = Solver(rows, time_limit_s, 10**6, **TOLERANCES)
-    solver.start_at(_told(slots, start, columns))
+    solver.start_at(program.told(start))
     found = solver.minimise({"tau": 1.0})
     on = np.array([[found.values[_on(s, a)] for a in range(slots.width)] for s in range(start.size)])
     order = np.asarray(on.argmax(axis=1), dtype=np.intp)
     return Exact(order, slots.score(order).busiest_s, found.status, max(slots.fixed_s, found.bound * begun))
 
 
-def check_sums(slots: Slots) -> None:
-    """SpecError where loads are no sums of what single transfers put on links: with adaptive routing."""
-    if slots.fabric.adaptive:
-        raise SpecError("placement: adaptive routing is no integer program; the search by swaps judges its detours")
-
-
 def _on(slot: int, at: int) -> str:
     return f"on_{slot}_{at}"
 
 
-def _columns(slots: Slots) -> list[tuple[int, int]]:
-    """Pairs of slots with traffic."""
-    pairs = zip(slots.source.tolist(), slots.target.tolist(), strict=True)
-    return sorted({(min(pair), max(pair)) for pair in pairs})
+def _in(slot: int, side: tuple[int, ...], factor: float = 1.0) -> Terms:
+    """factor * in_s,A."""
+    return {_on(slot, a): factor for a in side}
 
 
-def _alone(slots: Slots) -> list[bool]:
-    """Whether a class is a single node, on which no two slots are."""
-    return [bool(count == 1) for count in np.bincount(slots.classes)]
+def _plus(*parts: Terms) -> Terms:
+    found: Counter[str] = Counter()
+    for part in parts:
+        for name, value in part.items():
+            found[name] += value  # type: ignore[assignment]
+    return dict(found)
 
 
-def _name(s: int, t: int, a: int, b: int) -> str:
-    return f"both_{s}_{t}_{a}_{b}"
+class _Program:
+    """The rows of the program of `slots`; loads are in units of `scale_s`."""
 
+    def __init__(self, slots: Slots, forms: Forms, scale_s: float) -> None:
+        self._slots, self._forms, self._scale_s = slots, forms, scale_s
+        self._count = np.bincount(slots.classes, minlength=slots.width)
+        self._nodes = slots.classes.size
+        pairs = zip(slots.source.tolist(), slots.target.tolist(), strict=True)
+        self._pairs = sorted({(min(pair), max(pair)) for pair in pairs})
+        self._mates: dict[int, list[int]] = {s: [] for s in range(self._nodes)}
+        for s, t in self._pairs:
+            self._mates[s].append(t)
+            self._mates[t].append(s)
+        self._sides = {cut.side: k for k, cut in enumerate(forms.cuts)}
+        blocks = int(forms.block.max(initial=0)) + 1
+        self._blocks = [tuple(np.flatnonzero(forms.block == A).tolist()) for A in range(blocks)]
 
-def _places(slots: Slots) -> Iterator[Row]:
-    nodes, width = slots.classes.size, slots.width
-    for s in range(nodes):
-        yield Row(f"place_{s}", {_on(s, a): 1.0 for a in range(width)}, 1.0, "=")
-    for a, count in enumerate(np.bincount(slots.classes).tolist()):
-        yield Row(f"room_{a}", {_on(s, a): 1.0 for s in range(nodes)}, count, "=")
+    @property
+    def columns(self) -> int:
+        return self._nodes * self._slots.width + len(self._pairs) * (len(self._sides) + len(self._blocks) ** 2)
 
+    def rows(self) -> Iterator[Row]:
+        yield from self._places()
+        yield from self._alike()
+        for side in self._sides:
+            if self._size(side) > 1:
+                yield from self._same(side)
+        if self._forms.cells:
+            yield from self._both()
+        yield from self._links()
 
-def _both(slots: Slots, columns: list[tuple[int, int]]) -> Iterator[Row]:
-    width, alone = slots.width, _alone(slots)
-    for s, t in columns:
-        for a in range(width):
-            others = [b for b in range(width) if not (a == b and alone[a])]
-            there = {_name(s, t, a, b): 1.0 for b in others}
-            back = {_name(s, t, b, a): 1.0 for b in others}
-            yield Row(f"from_{s}_{t}_{a}", {**there, _on(s, a): -1.0}, 0.0, "=")
-            yield Row(f"to_{s}_{t}_{a}", {**back, _on(t, a): -1.0}, 0.0, "=")
+    def told(self, order: Integers) -> Terms:
+        """The values of the binaries in `order`."""
+        return {_on(s, int(a)): 1.0 for s, a in enumerate(order)}
 
+    def _size(self, side: tuple[int, ...]) -> int:
+        return int(self._count[list(side)].sum())
 
-def _links(slots: Slots, columns: list[tuple[int, int]], scale_s: float) -> Iterator[Row]:
-    """The load of every link, in units of `scale_s`; of links with the same terms one."""
-    width = slots.width
-    crossed: dict[int, list[tuple[int, float]]] = {}
-    speed = slots.fabric.bandwidth_bytes_per_s[slots.edges] * scale_s
-    for row, link, share in zip(slots.row.tolist(), slots.link.tolist(), slots.share.tolist(), strict=True):
-        crossed.setdefault(row, []).append((link, share / float(speed[link])))
-    terms: dict[int, dict[str, float]] = {}
-    flows = zip(slots.source.tolist(), slots.target.tolist(), slots.shape.tolist(), slots.bytes.tolist(), strict=True)
-    for s, t, shape, sent in flows:
-        for a in range(width):
-            for b in range(width):
-                name = _name(s, t, a, b) if s < t else _name(t, s, b, a)
-                for link, share in crossed.get((shape * width + a) * width + b, ()):
-                    on = terms.setdefault(link, {})
-                    on[name] = on.get(name, 0.0) + sent * share
-    met = set()
-    for link, on in terms.items():
-        key = tuple(sorted((name, round(value, 12)) for name, value in on.items()))
-        if key not in met:
-            met.add(key)
-            yield Row(f"link_{link}", {**on, "tau": -1.0})
+    def _places(self) -> Iterator[Row]:
+        for s in range(self._nodes):
+            yield Row(f"place_{s}", _in(s, tuple(range(self._slots.width))), 1.0, "=")
+        for a, count in enumerate(self._count.tolist()):
+            yield Row(f"room_{a}", {_on(s, a): 1.0 for s in range(self._nodes)}, count, "=")
 
+    def _alike(self) -> Iterator[Row]:
+        for k, sets in enumerate(alike_sets(self._slots)):
+            for slot, side, before in first_come_first(sets, self._nodes):
+                earlier = [_in(t, before, -1.0) for t in range(slot)]
+                yield Row(f"alike_{k}_{slot}_{side[0]}", _plus(_in(slot, side), *earlier))
 
-def _least_cut_s(slots: Slots) -> float:
-    """A bound on the busiest link: of each link that carries all that leaves some classes, or all that comes to them,
-    the least that so many slots can send to the others or get from them.
-    """
-    count, nodes, width = np.bincount(slots.classes), slots.classes.size, slots.width
-    traffic = np.zeros((nodes, nodes))
-    np.add.at(traffic, (slots.source, slots.target), slots.bytes)
-    least = 0.0
-    for link, speed in enumerate(slots.fabric.bandwidth_bytes_per_s[slots.edges]):
-        pairs = np.zeros((width, width), dtype=np.bool_)
-        row = slots.row[(slots.link == link) & (slots.share > 1 - 1e-9)] % width**2
-        pairs[row // width, row % width] = True
-        side = pairs.any(axis=1)
-        if slots.shapes == 1 and (pairs == np.outer(side, ~side)).all() and side.any():
-            least = max(least, _least_leaving(traffic, int(count[side].sum())) / float(speed))
-    return least
+    def _same(self, side: tuple[int, ...]) -> Iterator[Row]:
+        size = self._size(side)
+        for s, t in self._pairs:
+            for one in (s, t):
+                yield Row(f"same_{s}_{t}_{one}_{side}", {self._together(s, t, side): 1.0, **_in(one, side, -1.0)})
+        for s, mates in self._mates.items():
+            if len(mates) > size - 1:
+                near = {self._together(s, t, side): 1.0 for t in mates}
+                yield Row(f"same_{s}_{side}", {**near, **_in(s, side, 1.0 - size)})
 
+    def _together(self, s: int, t: int, side: tuple[int, ...]) -> str:
+        return f"both_{min(s, t)}_{max(s, t)}_cut{self._sides[side]}"
 
-MOST_SETS = 20_000
-"""Sets of slots that are enumerated for a bound."""
+    def _name(self, s: int, t: int, a: int, b: int) -> str:
+        return f"both_{s}_{t}_{a}_{b}" if s < t else f"both_{t}_{s}_{b}_{a}"
 
+    def _both(self) -> Iterator[Row]:
+        blocks = range(len(self._blocks))
+        for s, t in self._pairs:
+            for one, other in ((s, t), (t, s)):
+                for a in blocks:
+                    terms = {self._name(one, other, a, b): 1.0 for b in blocks}
+                    yield Row(f"from_{one}_{other}_{a}", {**terms, **_in(one, self._blocks[a], -1.0)}, 0.0, "=")
+        for s, mates in self._mates.items():
+            for a in blocks:
+                for b in blocks:
+                    room = self._size(self._blocks[b]) - (a == b)
+                    if len(mates) > room:
+                        near = {self._name(s, t, a, b): 1.0 for t in mates}
+                        yield Row(f"near_{s}_{a}_{b}", {**near, **_in(s, self._blocks[a], -float(room))})
 
-@lru_cache(maxsize=64)
-def _sets(nodes: int, size: int) -> Floats:
-    """All sets of `size` of the slots, as rows of 0 and 1 [sets, nodes]; none where they are too many."""
-    if comb(nodes, size) > MOST_SETS:
-        return np.empty((0, nodes))
-    chosen = np.array([*combinations(range(nodes), size)], dtype=np.intp)
-    sets = np.zeros((len(chosen), nodes))
-    np.put_along_axis(sets, chosen, 1.0, axis=1)
-    return sets
+    def _flows(self) -> list[tuple[int, int, int, float]]:
+        slots = self._slots
+        parts = (slots.source.tolist(), slots.target.tolist(), slots.shape.tolist(), slots.bytes.tolist())
+        return list(zip(*parts, strict=True))
 
+    def _carried(self) -> Iterator[tuple[int, Terms]]:
+        """What each link carries, in bytes."""
+        flows = self._flows()
+        for cut in self._forms.cuts:
+            parts: list[Terms] = []
+            for s, t, shape, sent in flows:
+                if amount := sent * float(cut.share[shape]):
+                    parts.append(_in(s if cut.leaving else t, cut.side, amount))
+                    if self._size(cut.side) > 1:
+                        parts.append({self._together(s, t, cut.side): -amount})
+            yield cut.link, _plus(*parts)
+        for link, table in self._forms.cells.items():
+            yield (
+                link,
+                _plus(
+                    *(
+                        {self._name(s, t, int(a), int(b)): sent * float(table[shape, a, b])}
+                        for s, t, shape, sent in flows
+                        for a, b in np.argwhere(table[shape] > 0)
+                    )
+                ),
+            )
 
-def _least_leaving(traffic: Floats, size: int) -> float:
-    """The least that a set of `size` slots sends to the others; 0 where there are too many sets."""
-    sets = _sets(len(traffic), size)
-    return float(((sets @ traffic) * (1 - sets)).sum(axis=1).min()) if len(sets) else 0.0
+    def _links(self) -> Iterator[Row]:
+        """The load of every link; of links with the same terms one."""
+        met = set()
+        speed = self._slots.bandwidth * self._scale_s
+        carried = dict(self._carried())
+        for link, terms in (carried if self._slots.detours is None else self._with_detours(carried)).items():
+            row = {name: value / float(speed[link]) for name, value in terms.items()}
+            key = tuple(sorted((name, round(value, 12)) for name, value in row.items()))
+            if key not in met:
+                met.add(key)
+                yield Row(f"link_{link}", {**row, "tau": -1.0})
+        for link in self._passing(carried):
+            unit = 1 / self._unit
+            direct = {name: -value * unit for name, value in carried[link].items()}
+            yield Row(f"round_{link}", {f"round_{link}": 1.0, **direct})
 
+    @property
+    def _unit(self) -> float:
+        """Bytes of one of what takes detours."""
+        return float(self._slots.bandwidth.max()) * self._scale_s
 
-def _told(slots: Slots, order: Integers, columns: list[tuple[int, int]]) -> dict[str, float]:
-    """The values of all columns in `order`, in units of its own busiest link."""
-    on = {_on(s, int(a)): 1.0 for s, a in enumerate(order)}
-    return {**on, **{_name(s, t, int(order[s]), int(order[t])): 1.0 for s, t in columns}, "tau": 1.0}
+    def _passing(self, carried: Mapping[int, Terms]) -> list[int]:
+        """The links that may pass on what they would carry."""
+        around = self._slots.detours
+        return [] if around is None else [link for link in around.links.tolist() if carried.get(link)]
+
+    def _with_detours(self, carried: Mapping[int, Terms]) -> dict[int, Terms]:
+        """What each link carries where others pass on to it, in bytes."""
+        around, found = self._slots.detours, dict(carried)
+        assert around is not None
+        links, tail, head = (part.tolist() for part in (around.links, around.edges.tail, around.edges.head))
+        ends, passing = {link: (a, b) for link, a, b in zip(links, tail, head, strict=True)}, self._passing(carried)
+        each = self._unit / (around.edges.groups - 2)
+        for link, (a, b) in ends.items():
+            over = [
+                {f"round_{other}": each * ((ends[other][0] == a) + (ends[other][1] == b))}
+                for other in passing
+                if ends[other][0] == a or ends[other][1] == b
+            ]
+            own = {f"round_{link}": -self._unit - 2 * each} if link in passing else {}
+            found[link] = _plus(carried.get(link, {}), *over, own)
+        return found

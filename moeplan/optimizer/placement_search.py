@@ -13,8 +13,10 @@ MOST_WORK = 10**8
 """Pairs of slots and crossings looked at in one search, which takes some seconds at most."""
 AT_ONCE = 4 * 10**6
 """The same of one array."""
-DETOURS = 1000
+DETOURS = 50
 """How many times as long the loads of an order take with detours."""
+LAST, LAST_KICKS = 5, 15
+"""Ends of climbs without detours from which the last climbs with them begin, and those from the best of these."""
 KICKS, MOST_KICKS = 40, 400
 """For each node, and in all."""
 SHARP = 8
@@ -26,26 +28,46 @@ def search(slots: Slots, starts: Sequence[Integers]) -> tuple[Integers, Score]:
 
     Local search by swaps of two slots, twice from each start: by the busiest link, then the sum of all, and by a power
     mean of all; after that from the best order with some or all slots exchanged at random, the same for equal inputs.
-    Ends early where `MOST_WORK` is done. Where routing is adaptive, detours are left out until the last climb.
+    Ends early where `MOST_WORK` is done. Where routing is adaptive, climbs go by what detours cannot lessen; their ends
+    are judged with detours, and the last climbs from the best of them go by these.
     """
-
-    def rank(order: Integers) -> tuple[float, float]:
-        return slots.score(order).rank
-
     climb = _Climb(slots)
     orders = [*starts, _packed(slots)]
-    best = min((climb.up(order, sharp) for order in orders for sharp in (False, True)), key=rank)
+    ends: list[Integers] = [climb.up(order, sharp) for order in orders for sharp in (False, True)]
+    ranks = [climb.rank(end) for end in ends]
+    best, rank = ends[ranks.index(min(ranks))], min(ranks)
     draw = np.random.default_rng(0)
     for kick in range(min(MOST_KICKS, KICKS * best.size)):
-        if climb.done() or (slots.fixed_s and slots.score(best).busiest_s <= slots.fixed_s):
+        if climb.done() or (slots.fixed_s and rank[0] <= slots.fixed_s):
             break
         begin = draw.permutation(best) if kick % 2 else climb.up(_kicked(best, draw), sharp=True)
-        order = climb.up(begin, sharp=False)
-        best = min(best, order, key=rank)
-    if slots.fabric.adaptive:
-        best = _Climb(slots, detours=True).up(best, sharp=False)
-    best = min([*starts, best], key=rank)
+        end = climb.up(begin, sharp=False)
+        ends.append(end)
+        best, rank = min((best, rank), (end, climb.rank(end)), key=lambda one: one[1])
+    final = [best] if slots.detours is None else _with_detours(slots, ends, draw)
+    best = _ranked(slots, [*starts, *final])[0]
     return best, slots.score(best)
+
+
+def _with_detours(slots: Slots, ends: Sequence[Integers], draw: np.random.Generator) -> list[Integers]:
+    """Where climbs with detours end that begin at the best of `ends`, and at the best of all with some exchanged."""
+    climb = _Climb(slots, detours=True)
+    final = [climb.up(end, sharp=False) for end in _ranked(slots, ends)[:LAST]]
+    for _ in range(LAST_KICKS):
+        if climb.done():
+            break
+        final = _ranked(slots, final)[:1]
+        final.append(climb.up(_kicked(final[0], draw), sharp=False))
+    return final
+
+
+def _ranked(slots: Slots, orders: Sequence[Integers]) -> list[Integers]:
+    """`orders` by their scores, each once; of those with equal scores the first comes first."""
+    distinct = np.array([*{order.tobytes(): order for order in orders}.values()])
+    loads = slots.loads(distinct)
+    busiest = np.maximum(slots.fixed_s, loads.max(axis=1, initial=0.0))
+    ranks = [Score(*map(float, pair)).rank for pair in zip(busiest, loads.sum(axis=1), strict=True)]
+    return [distinct[i] for i in sorted(range(len(ranks)), key=ranks.__getitem__)]
 
 
 class _Climb:
@@ -55,6 +77,11 @@ class _Climb:
         self._slots, self._work, self._detours = slots, 0, detours
         self._pairs = np.triu_indices(slots.classes.size, 1)
         self._each = (slots.source.size + slots.row.size + slots.edges.size + 1) * (DETOURS if detours else 1)
+
+    def rank(self, order: Integers) -> tuple[float, float]:
+        """What ends of climbs are sorted by."""
+        busiest, total = self._values(order[None], sharp=False)[0]
+        return Score(float(busiest), float(total)).rank
 
     def done(self) -> bool:
         return self._work > MOST_WORK
@@ -93,7 +120,7 @@ class _Climb:
     def _values(self, orders: Integers, sharp: bool) -> Floats:
         """What is to become less, the first first [orders, 2]."""
         self._work += len(orders) * self._each
-        loads = self._slots.loads(orders, detours=self._detours)
+        loads = self._slots.loads(orders) if self._detours else self._slots.least(orders)
         busiest = np.maximum(self._slots.fixed_s, loads.max(axis=1, initial=0.0))
         if not sharp:
             return np.stack([busiest, loads.sum(axis=1)], axis=1)

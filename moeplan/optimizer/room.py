@@ -11,7 +11,7 @@ from moeplan.cost.durations import loads
 from moeplan.draft import outline, shape_of
 from moeplan.optimizer.candidate import Candidate, degrees
 from moeplan.plan import Plan
-from moeplan.resources.memory import Track, peak_activation_bytes, static_bytes, tracks
+from moeplan.resources.memory import Track, peak_activation_bytes, static_bytes, tracks, without_spare
 from moeplan.schedule import Shape
 from moeplan.schedules import make
 from moeplan.spec.case import Case
@@ -39,14 +39,19 @@ class Room:
         """The plan of `candidate` without predictions and schedule text."""
         return structs.replace(self._outlined(candidate)[0], recompute=candidate.recompute)
 
-    def peak_bytes(self, candidate: Candidate) -> float:
-        """HBM bytes that the fullest rank of `candidate` needs."""
+    def order(self, candidate: Candidate) -> list[Track]:
+        """What memory has to know of the schedule of `candidate`."""
+        plan = self._outlined(candidate)[0]
+        shape = enough(candidate.schedule, shape_of(plan.layout, plan.graph, plan.batch.microbatches))
+        return self.tracks(candidate.schedule, shape)
+
+    def peak_bytes(self, candidate: Candidate, *, spare: bool = True) -> float:
+        """HBM bytes that the fullest rank of `candidate` needs, with the `spare` of exchanges that the case names."""
         plan, static = self._outlined(candidate)
-        microbatches = plan.batch.microbatches
-        shape = enough(candidate.schedule, shape_of(plan.layout, plan.graph, microbatches))
-        order = self.tracks(candidate.schedule, shape)
+        graph = plan.graph if spare else without_spare(plan.graph)
+        order = self.order(candidate)
         full = loads(self.case, plan.graph, plan.batch, 0)
-        alive = peak_activation_bytes(self.case, plan.graph, order, candidate.recompute, full)
+        alive = peak_activation_bytes(self.case, graph, order, candidate.recompute, full)
         return max(s + a for s, a in zip(static, alive, strict=True))
 
     def _outlined(self, candidate: Candidate) -> tuple[Plan, tuple[float, ...]]:

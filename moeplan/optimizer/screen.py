@@ -25,7 +25,7 @@ from moeplan.resources.traffic import split_elements
 from moeplan.resources.work import ELEMENT_BYTES, Load, backward, forward
 from moeplan.spec.case import Case
 from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, moe_windows, row_width, windows
-from moeplan.spec.workload import gradient_bytes
+from moeplan.spec.workload import bytes_of_one
 
 
 class Screen:
@@ -39,10 +39,22 @@ class Screen:
         self.head = cache(self._head)
 
     def step_s(self, layout: Colocated, recompute: Recompute) -> float:
-        """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways."""
+        """No schedule of `layout` is faster: max over i of m layers(i) + layers of stages 0..i-1, both ways.
+
+        What stages 0..i-1 compute again may be done before the gradient comes, and does not count.
+        """
         batch = self.case.workload.global_batch
         microbatches = -(-batch // (layout.micro_batch * layout.dp))
         b = min(layout.micro_batch, -(-batch // layout.dp))
+        stage_s = self._stages_s(layout, recompute, b)
+        passed_s = self._stages_s(layout, Recompute(), b)
+        full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
+        last = full * self.head(b, layout.tp)
+        ends = {0: 0.0, layout.pp - 1: last}
+        return max(full * sum(stage_s[i :: layout.pp]) + sum(passed_s[:i]) + head_s for i, head_s in ends.items())
+
+    def _stages_s(self, layout: Colocated, recompute: Recompute, b: int) -> list[float]:
+        """Seconds of each stage for a micro-batch of `b` sequences, both ways."""
         there_s, back_s = (self.exchange(b, layout.tp, layout.ep, rows) for rows in (self.case.execution.rows, "same"))
         exchanges_s = there_s * (2 if recompute.ffn == "full" else 1) + 3 * back_s
         moe_s = [
@@ -53,11 +65,7 @@ class Screen:
             sum(n * self.layer(b, layout.tp, 1, recompute, w, moe=False) for w, n in stage.items())
             for stage in self.dense(layout)
         ]
-        stage_s = [sum(both) for both in zip(moe_s, dense_s, strict=True)]
-        full = microbatches - (batch % (layout.micro_batch * layout.dp) != 0)
-        last = full * self.head(b, layout.tp)
-        ends = {0: 0.0, layout.pp - 1: last}
-        return max(full * sum(stage_s[i :: layout.pp]) + sum(stage_s[:i]) + head_s for i, head_s in ends.items())
+        return [sum(both) for both in zip(moe_s, dense_s, strict=True)]
 
     def stages(self, layout: Colocated) -> list[dict[int, int]]:
         """MoE layers of each stage by the window that their attention sees."""
@@ -77,8 +85,6 @@ class Screen:
         model, memory = self.case.model, self.case.memory
         per_stage = layout.tp * layout.dp
         layers = sum(layers_of(model.num_layers, layout)[:: layout.pp])
-        shards = memory.optimizer_shards
-        fixed = memory.weight_bytes + gradient_bytes(memory)
         moe = sum(sum(stage.values()) for stage in self.stages(layout)[:: layout.pp])
         bare = 0 if _some_without_ffn(model) else count.dense_parameters(model)
         ffn = moe * count.shared_parameters(model) + (layers - moe) * bare
@@ -86,9 +92,7 @@ class Screen:
         mixers = min(mixers, count.mixer_parameters(model)) if model.mixer else mixers
         dense = (layers * mixers + ffn) / layout.tp
         experts = moe * count.expert_parameters(model) * model.experts / layout.ep
-        dense *= fixed + memory.optimizer_bytes / (shards or layout.dp)
-        experts *= fixed + memory.optimizer_bytes / (shards or per_stage // layout.ep)
-        return dense + experts
+        return dense * bytes_of_one(memory, layout.dp) + experts * bytes_of_one(memory, per_stage // layout.ep)
 
     def least_bytes(self, layout: Colocated, recompute: Recompute, schedule: str) -> float:
         """The first position holds no less: static bytes, and what its live chunks keep.

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from msgspec import structs
 
 from moeplan import collector
-from moeplan.cost.durations import Machine, predict, settle
+from moeplan.cost.durations import NOTHING_AGAIN, Machine, predict
 from moeplan.draft import shape_of, spelled
 from moeplan.layout import Layout, Mesh
 from moeplan.mesh import mesh_of
 from moeplan.optimizer.bound import step_bound_s
 from moeplan.optimizer.candidate import MOST_ACTIONS, RECOMPUTE, Candidate, degrees, key_of, schedules_of
-from moeplan.optimizer.evaluate import evaluate, usable_bytes
+from moeplan.optimizer.evaluate import evaluate, fitted, usable_bytes
 from moeplan.optimizer.ledger import Ledger, Miss, Pruned
 from moeplan.optimizer.relaxation import Relaxed
 from moeplan.optimizer.remedy import Mend, is_layout, mend
@@ -51,6 +51,8 @@ class Found(NamedTuple):
     """Where the best has copies: the best of one copy, which is the mesh of Piper's paper (PP x EP = GPUs)."""
     mend: Mend | None = None
     """Of the layouts that do not fit and may be faster than the best the one that misses by least, and its remedies."""
+    excluded: str = ""
+    """Why no layout of the family has the degrees that were set; empty where some have."""
 
 
 class Search:
@@ -62,7 +64,7 @@ class Search:
         self.room = Room(case)
         self.steps = cache(make)
         self.durations: dict[tuple[object, ...], tuple[Duration, ...]] = {}
-        """By layout: they depend on neither schedule nor recompute."""
+        """By layout and algorithms: else they depend on neither schedule nor recompute."""
         self.bounds: dict[tuple[object, ...], tuple[float, Plan]] = {}
         self.plans: dict[tuple[object, ...], Plan] = {}
 
@@ -126,13 +128,20 @@ class Search:
             if short <= 0:
                 heappush(queue, (max(bound_s, self.bounded(candidate)), key, 1, candidate))
                 continue
-            ledger.add("activations exceed the usable HBM", candidate, short, bound_s)
+            ledger.add(self.reason(candidate), candidate, short, bound_s)
         for _, _, _, candidate in queue:
             ledger.add(f"cannot be {GAP:.0%} faster than the best", candidate)
         limit_s = best.predictions.step_s if best is not None else None
         nearest = ledger.nearest(lambda miss: self.measured(miss, limit_s), limit_s)
         mended = mend(self.case, nearest, self.bounded, limit_s) if nearest is not None else None
         return Found(family, best, ledger.entries(), simulated, mend=mended)
+
+    def reason(self, candidate: Candidate) -> str:
+        """What is too large of `candidate`, whose parameters fit."""
+        named = self.case.execution.exchange
+        if named != "fastest" and self.room.peak_bytes(candidate, spare=False) <= usable_bytes(self.case):
+            return f"buffers of exchange {named} exceed the usable HBM"
+        return "activations exceed the usable HBM"
 
     def measured(self, miss: Miss, faster_than_s: float | None) -> Miss | None:
         """`miss` with what it is short by and the longest path through its schedule, where these were lower bounds.
@@ -151,10 +160,12 @@ class Search:
         """Seconds of the longest path through the schedule of `candidate`."""
         key = key_of(candidate)
         if key not in self.bounds:
-            plan = settle(self.room.outlined(candidate), self.machine)
-            like = (degrees(candidate.layout), type(candidate.layout))
+            plan = fitted(self.room.outlined(candidate), self.machine, self.room.order(candidate))
+            algorithms = tuple(edge.algorithm for edge in plan.graph.edges)
+            again = plan.recompute if self.case.memory.mtp else NOTHING_AGAIN
+            like = (degrees(candidate.layout), type(candidate.layout), algorithms, again)
             if like not in self.durations:
-                self.durations[like] = predict(self.case, plan.graph, plan.batch, self.machine)
+                self.durations[like] = predict(self.case, plan.graph, plan.batch, self.machine, again)
             plan = structs.replace(plan, durations=self.durations[like])
             self.bounds[key] = (step_bound_s(plan, self.ordered(plan), plan.durations), plan)
         return self.bounds[key][0]

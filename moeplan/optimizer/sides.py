@@ -29,7 +29,7 @@ from moeplan.schedules import af_pipe
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import domain_gpus, domains, homes, num_ranks
 from moeplan.spec.model import has_state, is_dense, moe_layers, row_width, window_of
-from moeplan.spec.workload import gradient_bytes
+from moeplan.spec.workload import bytes_of_one
 
 
 class Sizes(NamedTuple):
@@ -145,11 +145,10 @@ class Sides:
     def _static_bytes(self, sizes: Sizes, side: str, group: int) -> float:
         """Of a rank of one group; the embedding is in the first."""
         model, memory, frame = self.case.model, self.case.memory, sizes.frame
-        fixed = memory.weight_bytes + gradient_bytes(memory)
         dense, moe = self.layers(frame, group)
 
         def each(replicas: int) -> float:
-            return fixed + memory.optimizer_bytes / (memory.optimizer_shards or replicas)
+            return bytes_of_one(memory, replicas)
 
         if side == "ffn":
             experts = count.expert_parameters(model) * model.experts / sizes.ffn

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from moeplan.cost.flows import Flows
 from moeplan.errors import SpecError
 from moeplan.spec.cluster import ClusterSpec, domains, hosts_of, node_at
+from moeplan.topology.detours import Detours
 from moeplan.topology.graph import build
 from moeplan.topology.inside import Floats, Integers
 from moeplan.topology.routes import Fabric
@@ -39,6 +40,16 @@ class Score(NamedTuple):
         return float(f"{self.busiest_s:.6g}"), float(f"{self.total_s:.6g}")
 
 
+class Around(NamedTuple):
+    """The links between groups among those that depend on the order."""
+
+    edges: Detours
+    links: Integers
+    """Where each of `edges` is among the links."""
+    together: Floats
+    """Seconds per byte: of links that are none of these, and of all that leave or reach one group [links, ones]."""
+
+
 class Slots(NamedTuple):
     """A job's slots, its nodes' classes, and what slots on classes ask of links."""
 
@@ -59,6 +70,8 @@ class Slots(NamedTuple):
     fabric: Fabric
     fixed_s: float
     """Bytes over bandwidth of the busiest link that does not depend on the order."""
+    detours: Around | None = None
+    """With adaptive routing."""
 
     @property
     def width(self) -> int:
@@ -70,11 +83,26 @@ class Slots(NamedTuple):
         """Shapes of traffic."""
         return int(self.shape.max(initial=-1)) + 1
 
-    def loads(self, orders: Integers, *, detours: bool = True) -> Floats:
-        """Bytes over bandwidth of every link [orders, links], where slot s is on a node of class `orders[:, s]`.
+    def loads(self, orders: Integers) -> Floats:
+        """Bytes over bandwidth of every link [orders, links], where slot s is on a node of class `orders[:, s]`."""
+        carried = self.carried(orders)
+        if self.detours is not None:
+            at = self.detours.links
+            edges = self.detours.edges
+            kept = edges.kept(carried[:, at], self.bandwidth[at])
+            carried[:, at] = edges.carried(carried[:, at], kept)
+        return carried / self.bandwidth
 
-        `detours` are those of adaptive routing, which take hundreds of times as long.
+    def least(self, orders: Integers) -> Floats:
+        """As `loads`, but with adaptive routing no more than that: instead of the links between groups, what each group
+        sends to all others and gets from them over all its links together [orders, links].
         """
+        if self.detours is None:
+            return self.loads(orders)
+        return self.carried(orders) @ self.detours.together
+
+    def carried(self, orders: Integers) -> Floats:
+        """Bytes that go over every link [orders, links] without detours."""
         width, rows = self.width, self.shapes * self.width**2
         number = self.shape * width**2 + orders[:, self.source] * width + orders[:, self.target]
         number += np.arange(len(orders))[:, None] * rows
@@ -82,17 +110,13 @@ class Slots(NamedTuple):
         sent = sent.reshape(len(orders), rows)
         at = np.arange(len(orders))[:, None] * self.edges.size + self.link
         size = len(orders) * self.edges.size
-        carried: Floats = np.bincount(at.ravel(), (sent[:, self.row] * self.share).ravel(), size).astype(np.float64)
-        carried = carried.reshape(len(orders), -1)
-        return (self._spread(carried) if detours else carried) / self.fabric.bandwidth_bytes_per_s[self.edges]
+        carried = np.bincount(at.ravel(), (sent[:, self.row] * self.share).ravel(), size).astype(np.float64)
+        return np.asarray(carried.reshape(len(orders), -1), dtype=np.float64)
 
-    def _spread(self, carried: Floats) -> Floats:
-        """With the detours of adaptive routing."""
-        if not self.fabric.adaptive:
-            return carried
-        every = np.zeros((len(carried), len(self.fabric.edges)))
-        every[:, self.edges] = carried
-        return np.concatenate([self.fabric.spread(one[None]) for one in every])[:, self.edges]
+    @property
+    def bandwidth(self) -> Floats:
+        """Bytes per second of every link [links]."""
+        return self.fabric.bandwidth_bytes_per_s[self.edges]
 
     def score(self, order: Integers) -> Score:
         """What one order of classes comes to [nodes]."""
@@ -141,7 +165,21 @@ def slots_of(cluster: ClusterSpec, flows: Flows) -> Slots:
         edges,
         fabric,
         float(loads[~moving].max(initial=0.0)),
+        _around(fabric, edges),
     )
+
+
+def _around(fabric: Fabric, links: Integers) -> Around | None:
+    """Detours over `links`, the numbers of edges that depend on the order."""
+    detours = fabric.detours
+    if detours is None or not fabric.adaptive:
+        return None
+    speed, at = fabric.bandwidth_bytes_per_s, np.searchsorted(links, detours.edge)
+    alone = np.delete(np.eye(links.size), at, axis=1) / speed[links][:, None]
+    sides = np.zeros((2, links.size, detours.groups))
+    for side, group in zip(sides, (detours.tail, detours.head), strict=True):
+        side[at, group] = 1 / np.bincount(group, speed[detours.edge])[group]
+    return Around(detours, at, np.concatenate([alone, *sides], axis=1))
 
 
 def _alike(cluster: ClusterSpec) -> bool:

@@ -66,7 +66,7 @@ class Fabric:
     @property
     def adaptive(self) -> bool:
         """Whether some transfers take detours, so that loads are not sums of those of single transfers."""
-        return self._detours is not None and self._detours.groups > 2
+        return self.detours is not None and self.detours.groups > 2
 
     @property
     def num_ranks(self) -> int:
@@ -151,7 +151,7 @@ class Fabric:
 
     def spread(self, loads: Floats) -> Floats:
         """`loads` [kinds of loads, edges] with the detours that adaptive routing takes; the first kind is bytes."""
-        detours = self._detours
+        detours = self.detours
         spread = loads if detours is None else detours.spread(loads, self.bandwidth_bytes_per_s)
         return np.asarray(spread, dtype=np.float64)
 
@@ -187,7 +187,8 @@ class Fabric:
         return Rails(self._inside, self._node, self._access.core, self._vertices)
 
     @cached_property
-    def _detours(self) -> Detours | None:
+    def detours(self) -> Detours | None:
+        """The edges between groups, where routing is adaptive."""
         edge = np.flatnonzero(self._adaptive)
         if not edge.size:
             return None

@@ -1,7 +1,8 @@
 """Blocks of ranks on scattered nodes: brute force, the integer program and the search agree on the busiest link."""
 
 import random
-from itertools import permutations
+import re
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ from moeplan import planner
 from moeplan.cost.edges import expert_groups
 from moeplan.cost.flows import Flows, flows
 from moeplan.draft import draft
-from moeplan.errors import SpecError
 from moeplan.hostlist import compress, expand
 from moeplan.importers import read
 from moeplan.layout import Colocated, Disaggregated
 from moeplan.optimizer.placement import by_name, place_hosts, place_plan
+from moeplan.optimizer.placement_alike import alike_sets
 from moeplan.optimizer.placement_milp import solve
 from moeplan.optimizer.placement_search import search
 from moeplan.optimizer.slots import slots_of
@@ -274,10 +275,73 @@ def test_a_pipeline_of_uneven_blocks_is_placed_better_than_by_place():
     assert placed.found.busiest_s == pytest.approx(brute(slots_of(cluster, flows(plan))))
 
 
-def test_adaptive_routing_is_not_proven():
-    cluster = machine(NETWORKS["adaptive"], [*"01234567"])
-    with pytest.raises(SpecError, match="adaptive routing is no integer program"):
-        place_hosts(cluster, traffic_of(random.Random(0), 8), exact=True)
+def adaptive_of(draw, most):
+    """Three to six groups of two or three switches, of which the job is on up to four, with unequal links."""
+    groups, switches = draw.randint(3, 6), draw.randint(2, 3)
+    network = Dragonfly(
+        nodes_per_switch=draw.randint(1, 3), switches_per_group=switches, groups=groups, routing="adaptive",
+        local_link_bytes_per_s=speed(draw.choice([50, 400])), global_link_bytes_per_s=speed(25),
+        links_per_group_pair=draw.randint(1, 3), hop_latency_s=HOP,
+    )  # fmt: skip
+    places = [*range(network.nodes_per_switch * switches * min(groups, draw.randint(2, 4)))]
+    return machine(network, [*map(str, draw.sample(places, min(len(places), draw.randint(3, most))))])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_detours_too_the_search_finds_what_the_integer_program_proves(seed):
+    draw = random.Random(seed)
+    cluster = adaptive_of(draw, 9)
+    slots = slots_of(cluster, traffic_of(draw, cluster.nodes))
+    order, score = search(slots, [slots.classes])
+    proven = solve(slots, slots.classes, time_limit_s=60.0)
+    assert proven.status == "optimal"
+    assert score.busiest_s == pytest.approx(proven.busiest_s, rel=2e-6)
+    assert sorted(order) == sorted(slots.classes)
+    if cluster.nodes <= 6:
+        assert score.busiest_s == pytest.approx(brute(slots), rel=2e-6)
+
+
+@pytest.mark.parametrize("routing", ["minimal", "adaptive"])
+def test_what_is_alike_may_change_places_without_any_change_of_loads(routing):
+    draw = random.Random(4)
+    network = structs.replace(NETWORKS["adaptive"], nodes_per_switch=2, groups=4, routing=routing)
+    cluster = machine(network, [*map(str, range(12))])
+    slots = slots_of(cluster, traffic_of(draw, 12))
+    sets = alike_sets(slots)
+    assert {len(one) for some in sets for one in some} == {1, 2}
+    for some in sets:
+        for one, other in pairwise(some):
+            to = np.arange(slots.width)
+            to[[*one, *other]] = [*other, *one]
+            for _ in range(5):
+                order = np.array(draw.sample(slots.classes.tolist(), 12))
+                loads = (np.sort(slots.loads(found[None])[0]) for found in (order, to[order]))
+                np.testing.assert_allclose(*loads, rtol=1e-6)
+
+
+def wide(routing="minimal"):
+    """Sixteen nodes over twelve switches or so: no program of which ends in no time."""
+    draw = random.Random(0)
+    network = structs.replace(NETWORKS["dragonfly"], switches_per_group=4, groups=4, routing=routing)
+    cluster = machine(network, [*map(str, draw.sample(range(32), 16))])
+    return cluster, traffic_of(draw, 16)
+
+
+def test_a_program_that_is_cut_short_says_so_and_leaves_the_search_its_answer():
+    cluster, sent = wide()
+    placed, searched = place_hosts(cluster, sent, exact=True, time_limit_s=0.2), place_hosts(cluster, sent)
+    assert placed.found.busiest_s <= searched.found.busiest_s
+    told = re.fullmatch(r"search; integer program: time limit, at least ([\d.e+-]+) s", placed.status)
+    assert told
+    assert 0 < float(told[1]) < placed.found.busiest_s
+
+
+def test_a_program_that_is_too_large_is_not_written(monkeypatch):
+    monkeypatch.setattr("moeplan.optimizer.placement_milp.MOST_COLUMNS", 1)
+    cluster, sent = wide("adaptive")
+    placed = place_hosts(cluster, sent, exact=True)
+    assert placed.status.startswith("search; integer program: too large, at least")
+    assert placed.hosts == place_hosts(cluster, sent).hosts
 
 
 def test_names_are_in_the_order_of_their_numbers():
