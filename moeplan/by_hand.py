@@ -60,6 +60,8 @@ def layout_of(case: Case, given: ByHand, family: str = "") -> Layout:
         if (value := getattr(given, name)) is not None:
             told = "" if value is True else f" {value}"
             raise SpecError(f"--{name.replace('_', '-')}{told}: {family} layouts have no such degree")
+    if given.micro_batch > case.workload.global_batch:
+        raise SpecError(f"layout: micro_batch {given.micro_batch} > {case.workload.global_batch} sequences of a step")
     if family == "disaggregated":
         return _two_sides(case, given)
     return _piper(case, given) if family == "piper" else _colocated(case, given)

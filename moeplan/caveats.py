@@ -37,22 +37,6 @@ def quantised_note(model: ModelSpec) -> str:
     return f"model {model.name}: its checkpoint is quantised ({model.checkpoint}); weights count in the training type"
 
 
-def not_simulated(plan: Plan) -> tuple[str, ...]:
-    """What of the case acts on memory or on the closed form, and not on the seconds of the simulated step."""
-    case = plan.case
-    gathered = case.memory.zero == 3 and len(plan.graph.positions) == 1
-    hidden = [kind for kind in ("gradients", "parameters") if kind in case.execution.hidden and not gathered]
-    told = {
-        f"execution.hidden {', '.join(hidden)}: hidden in the closed form alone; the simulated step waits for them": (
-            bool(hidden)
-        ),
-        "memory.mtp: forwards and backwards of further tokens take seconds in the closed form alone": (
-            case.memory.mtp and case.model.mtp_layers > 0
-        ),
-    }
-    return tuple(text for text, true in told.items() if true)
-
-
 def case_warnings(case: Case, positions: int) -> tuple[str, ...]:
     """What a user should know of `case` in a pipeline of `positions`, whatever its schedule."""
     model = case.model
@@ -111,11 +95,11 @@ def calibration_warnings(case: Case, calibration: Calibration) -> tuple[str, ...
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """What a user should know before running `plan`."""
-    return tuple(filter(None, (*cautions(plan), fit_warning(plan), *not_simulated(plan))))
+    return tuple(filter(None, (*cautions(plan), fit_warning(plan))))
 
 
 def cautions(plan: Plan) -> tuple[str, ...]:
-    """`warnings_of` without whether it fits and what is not simulated."""
+    """`warnings_of` without whether it fits."""
     positions = len(plan.graph.positions)
     used, given = world_size(plan), num_ranks(plan.case.cluster)
     idle = (f"{used} of {given} GPUs are used",) if used < given else ()

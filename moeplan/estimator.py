@@ -13,14 +13,14 @@ from moeplan.analytic.spread import interval, sure
 from moeplan.by_hand import question, rule_text
 from moeplan.caveats import ASSUMPTIONS, assumed_rates, calibration_warnings, fit_warning, mfu_basis, warnings_of
 from moeplan.closed import SIMULATED_TITLE, check_order, closed_dict, closed_rows, closed_title, forecast_of, short_note
-from moeplan.cost.durations import Machine, loads, predict, settle
+from moeplan.cost.durations import Machine, loads, predict
 from moeplan.draft import outline, shape_of, spelled
 from moeplan.errors import SpecError
 from moeplan.exchanges import exchange_text
 from moeplan.layout import Disaggregated, Layout, Recompute
 from moeplan.layouts import FAMILIES, RECORDS, family_of
 from moeplan.optimizer.candidate import MOST_ACTIONS, describe
-from moeplan.optimizer.evaluate import predictions, simulate, usable_bytes
+from moeplan.optimizer.evaluate import fitted, predictions, simulate, usable_bytes
 from moeplan.plan import Plan, lowered, signed, world_size
 from moeplan.resources.memory import (
     Beside,
@@ -174,11 +174,12 @@ def estimate(
     family = RECORDS[type(layout)]
     check_order(name, family, FAMILIES[family].SCHEDULES)
     machine = Machine(Fabric(build(case.cluster)), measured)
-    plan = settle(outline(case, layout, schedule=name, recompute=rule), machine)
+    plan = outline(case, layout, schedule=name, recompute=rule)
     actions = 2 * len(plan.graph.stages) * plan.batch.microbatches
     if actions > MOST_ACTIONS:
         raise SpecError(f"layout: {actions:,} actions in a step; at most {MOST_ACTIONS:,} are simulated")
     steps = make(name, shape_of(layout, plan.graph, plan.batch.microbatches))
+    plan = fitted(plan, machine, tracks(steps))
     durations = predict(case, plan.graph, plan.batch, machine, plan.recompute)
     plan = structs.replace(spelled(plan, steps), durations=durations)
     program = lowered(plan, steps)

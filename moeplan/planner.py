@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,11 +17,12 @@ from moeplan.analytic.spread import sure
 from moeplan.caveats import ASSUMPTIONS, assumed_rates, calibration_warnings, warnings_of
 from moeplan.cost.durations import Machine
 from moeplan.errors import InfeasibleError, SolverError, SpecError
-from moeplan.layouts import FAMILIES, RECORDS, colocated, disaggregated, piper
-from moeplan.mesh import check_experts, uncut
+from moeplan.layouts import FAMILIES, colocated, disaggregated, piper
 from moeplan.optimizer.candidate import has
-from moeplan.optimizer.disaggregate import DEPTHS, search_disaggregated
+from moeplan.optimizer.disaggregate import search_disaggregated
 from moeplan.optimizer.evaluate import usable_bytes
+from moeplan.optimizer.pinned import Fixed as Fixed
+from moeplan.optimizer.pinned import check_fixed, chosen, fields_of
 from moeplan.optimizer.placement import replaced
 from moeplan.optimizer.search import GAP, Found, Search
 from moeplan.plan import Plan, Solver, signed
@@ -36,9 +36,6 @@ from moeplan.spec.shipped import calibration_of
 from moeplan.topology.graph import build
 from moeplan.topology.routes import Fabric
 from moeplan.topology.units import together
-
-Fixed = Mapping[str, object]
-"""Degrees by name that a layout must have."""
 
 BASELINE = "colocated"
 GIB = 1024**3
@@ -74,81 +71,18 @@ def optimize(
         if family not in FAMILIES:
             raise SpecError(f"family {family!r} is not known; there are {', '.join(FAMILIES)}")
     wanted = tuple(family for family in FAMILIES if not families or family in families)
-    _check_fixed(case, fixed, wanted)
-    asked = {family: fixed for family in wanted}
-    if BASELINE not in wanted or not set(fixed) <= set(fields_of(BASELINE)):
-        asked = {BASELINE: {}} | asked
-    asked = {family: asked[family] for family in FAMILIES if family in asked}
+    excluded = check_fixed(case, fixed, wanted)
+    if not set(fixed) <= set(fields_of(BASELINE)):
+        wanted = tuple(family for family in wanted if family != BASELINE)
+    asked = {family: fixed if family in wanted else {} for family in FAMILIES if family in (BASELINE, *wanted)}
     case = structs.replace(case, cluster=together(case.cluster))
     machine = machine_of(case, measured)
+    none = [Found(family, None, (), 0, excluded=why) for family, why in excluded.items() if family in wanted]
+    asked = {family: degrees for family, degrees in asked.items() if family not in wanted or family not in excluded}
     found = [one for group in _side_by_side(case, machine, asked, progress) for one in group]
-    found = [_placed(one, measured) for one in found]
+    found = [*(_placed(one, measured) for one in found), *none]
     found.sort(key=lambda f: (f.best.predictions.step_s if f.best else float("inf"), f.family))
     return Ranking(case, wanted, tuple(_signed(f, machine) for f in found))
-
-
-def fields_of(family: str) -> tuple[str, ...]:
-    """The degrees that a layout of `family` has."""
-    record = next(record for record, name in RECORDS.items() if name == family)
-    return tuple(record.__struct_fields__)  # type: ignore[attr-defined]
-
-
-def _check_fixed(case: Case, fixed: Fixed, wanted: Sequence[str]) -> None:
-    """SpecError with the numbers involved where no layout can have the degrees that the user fixed."""
-    known = sorted(
-        {name for family in FAMILIES for name in fields_of(family)} - {"split", "attention_nics", "ffn_nics"}
-    )
-    for name, value in fixed.items():
-        if name not in known:
-            raise SpecError(f"layout.{name}: layouts have {', '.join(known)}")
-        if name == "deduplicate":
-            if not isinstance(value, bool):
-                raise SpecError(f"layout.deduplicate: {value!r} is not true or false")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise SpecError(f"layout.{name}: {value!r} is not a whole number of at least 1")
-    able = [family for family in wanted if set(fixed) <= set(fields_of(family))]
-    if not able:
-        raise SpecError(f"layout: no family of {', '.join(wanted)} has {' and '.join(fixed)}")
-    numbers = {name: value for name, value in fixed.items() if isinstance(value, int)}
-    check_experts(case.model, numbers.get("ep", 1), num_ranks(case.cluster))
-    wrong = [_wrong(case, family, numbers) for family in able]
-    if all(wrong):
-        raise SpecError(f"layout: {wrong[0]}")
-
-
-MULTIPLIED = {colocated.NAME: ("tp", "cp", "pp", "dp"), piper.NAME: ("pp", "ep", "dp"), disaggregated.NAME: ("dp",)}
-"""Degrees whose product is the number of GPUs, or divides it."""
-
-
-def _wrong(case: Case, family: str, fixed: Mapping[str, int]) -> str:
-    """Why no layout of `family` can have the degrees `fixed`; empty where one may."""
-    model, world = case.model, num_ranks(case.cluster)
-    factors = {name: fixed[name] for name in MULTIPLIED[family] if name in fixed}
-    rules = [
-        (
-            world % prod(factors.values()) == 0,
-            f"{' * '.join(f'{n} {v}' for n, v in factors.items())} does not divide {world} GPUs",
-        ),
-        (not (reason := uncut(model, fixed.get("tp", 1))), reason),
-        (fixed.get("cp", 1) == 1, f"cp {fixed.get('cp')} is not planned; cp may be 1"),
-        (fixed.get("etp", 1) == 1, f"etp {fixed.get('etp')} is not searched; etp may be 1"),
-        (fixed.get("pp", 1) * fixed.get("vpp", 1) <= model.num_layers, f"pp * vpp exceeds {model.num_layers} layers"),
-        (fixed.get("pairs", 1) <= model.num_layers, f"pairs {fixed.get('pairs')} > {model.num_layers} layers"),
-        (fixed.get("depth", 1) in DEPTHS, f"depth {fixed.get('depth')} is not searched; it may be {DEPTHS}"),
-        (
-            fixed.get("micro_batch", 1) <= case.workload.global_batch,
-            f"micro_batch {fixed.get('micro_batch')} > {case.workload.global_batch} sequences of a step",
-        ),
-        (
-            family != disaggregated.NAME or fixed.get("attention_gpus", 1) + fixed.get("ffn_gpus", 1) <= world,
-            f"attention {fixed.get('attention_gpus', 1)} + ffn {fixed.get('ffn_gpus', 1)} ranks > {world} GPUs",
-        ),
-        (
-            not fixed.get("deduplicate") or case.cluster.nodes > 1,
-            "deduplicate true on one node, where no row crosses to another; it may be false",
-        ),
-    ]
-    return next((message for right, message in rules if not right), "")
 
 
 def _side_by_side(
@@ -197,13 +131,6 @@ def _placed(found: Found, calibration: Calibration) -> Found:
     return found._replace(best=replaced(found.best, calibration))
 
 
-def _chosen(fixed: Fixed) -> dict[str, tuple[int, ...]]:
-    """The micro-batches and virtual stages to enumerate, where the user fixed them."""
-    return {
-        name: (value,) for name, value in fixed.items() if name in ("micro_batch", "vpp") and isinstance(value, int)
-    }
-
-
 def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
@@ -220,13 +147,13 @@ def _search(case: Case, machine: Machine, asked: Mapping[str, Fixed]) -> list[Fo
 
 
 def _colocated(search: Search, fixed: Fixed) -> Found:
-    layouts = (one for one in colocated.layouts(search.case, _chosen(fixed)) if has(one, fixed))
+    layouts = (one for one in colocated.layouts(search.case, chosen(fixed)) if has(one, fixed))
     return search.meshes(colocated.NAME, layouts)
 
 
 def _piper(search: Search, fixed: Fixed) -> Found:
     """The best with any number of copies, and beside it the best of one copy: the paper's own mesh."""
-    layouts = [one for one in piper.layouts(search.case, _chosen(fixed)) if has(one, fixed)]
+    layouts = [one for one in piper.layouts(search.case, chosen(fixed)) if has(one, fixed)]
     alone = search.meshes(piper.NAME, (one for one in layouts if one.dp == 1)).best
     found = search.meshes(piper.NAME, layouts)
     return found if found.best is None or found.best.layout.dp == 1 else found._replace(uncopied=alone)
@@ -270,9 +197,8 @@ def winner(ranking: Ranking) -> Plan:
 
 
 def _miss(found: Found, case: Case) -> str:
-    gpus = num_ranks(case.cluster)
     if found.mend is not None:
         return f"{found.family}: nearest is {mended(found.mend, case.model)}"
     if found.pruned:
         return f"{found.family}: {found.pruned[0].reason}"
-    return f"{found.family}: no layout on {gpus} GPU{'s' * (gpus > 1)} with the degrees that were set"
+    return f"{found.family}: no layout of {num_ranks(case.cluster)} GPUs: {found.excluded or 'none was searched'}"

@@ -179,7 +179,8 @@ def _nothing(ranking: Ranking) -> str:
 def _family_notes(found: Found, case: Case) -> list[str]:
     notes = []
     if found.best is None and found.mend is None and not found.pruned:
-        notes.append(f"{found.family}: no layout has the degrees that were set")
+        why = f": {found.excluded}" if found.excluded else ""
+        notes.append(f"{found.family}: no layout has the degrees that were set{why}")
     if found.best is not None:
         dealt = batch_warnings(found.best.batch, len(found.best.graph.positions))
         notes += [f"{found.family}: {warning}" for warning in dealt]

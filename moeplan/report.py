@@ -28,12 +28,16 @@ from moeplan.tables import cell as cell
 from moeplan.tables import heading as heading
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from moeplan.analytic.forecast import Forecast
     from moeplan.simulate import Metrics
 
 GIB = 1024**3
-FILE_WIDTH = 240
-"""Columns of a table that goes to a file or a pipe: wide enough for any, rows end where they end."""
+UNCUT = 10**9
+"""Columns that no table has."""
+LONG_WORD = 24
+"""Longer words, such as paths, are folded where a terminal is narrow."""
 
 
 def print_ranking(ranking: Ranking, out: TextIO) -> None:
@@ -185,18 +189,58 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], out: TextIO, *, title: str = "") -> None:
-    """`rows` as a table; plain text where `out` is no terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    """`rows` as a table: as wide as a terminal is, else plain text as wide as it needs, without blanks at line ends.
 
+    A terminal that is too narrow for whole words and numbers wraps the lines by itself.
+    """
+    from rich.console import Console
+
+    terminal, table = out.isatty(), _table(rows)
+    console = Console(file=out, highlight=False, markup=False, emoji=False, force_terminal=terminal)
+    needs = console.measure(table, options=console.options.update(max_width=UNCUT)).maximum
+    if not terminal:
+        console.width = needs
+    elif needs > console.width:
+        console.width = max(console.width, _narrowed(table, needs, console.width))
+    with console.capture() as drawn:
+        if title:
+            console.print(title, style="italic", soft_wrap=not terminal)
+        console.print(table)
+    lines = drawn.get().split("\n")
+    out.write("\n".join(map(str.rstrip, lines)))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     columns = columns_of(rows)
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         numeric = any(
             isinstance(row.get(column), int | float) and not isinstance(row.get(column), bool) for row in rows
         )
         table.add_column(heading(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(column, ""), column) for column in columns))
-    Console(file=out, highlight=False, width=None if out.isatty() else FILE_WIDTH).print(table)
+        table.add_row(*(Text(cell(row.get(column, ""), column)) for column in columns))
+    return table
+
+
+def _narrowed(table: Table, needs: int, room: int) -> int:
+    """Columns of `table`, which `needs` more than `room`, made narrower where they have several words; its width then.
+
+    None is narrower than its longest word, up to LONG_WORD.
+    """
+    from rich.cells import cell_len
+
+    texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    most = [max(map(cell_len, column)) for column in texts]
+    least = [
+        min(LONG_WORD, max(cell_len(word) for text in column for word in text.split() or [""])) for column in texts
+    ]
+    spare = max(0, room - (needs - sum(most)) - sum(least))
+    wanted = sum(most) - sum(least)
+    for column, low, high in zip(table.columns, least, most, strict=True):
+        column.width = low + spare * (high - low) // wanted if wanted else low
+    return needs - sum(most) + sum(column.width or 0 for column in table.columns)

@@ -23,23 +23,35 @@ class Noted:
 def toml_text(value: Any) -> str:
     """`value` as TOML: a mapping as tables below one another, anything else as one value.
 
-    Text of several lines stands between triple quotes, long lists are wrapped, tables in lists stand in one line; keys
-    keep their order. What `Noted` says of a value follows it as a comment, or stands above one of several lines.
+    Text of several lines stands between triple quotes, long lists are wrapped; tables in lists stand in one line unless
+    they hold tables or comments; keys keep their order. What `Noted` says of a value follows it as a comment, or stands
+    above one of several lines.
     """
     return "\n".join(_tables(value, ())) + "\n" if isinstance(value, Mapping) else _value(value)
 
 
-def _tables(tables: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _tables(tables: Mapping[str, Any], path: tuple[str, ...], *, one_of: bool = False) -> list[str]:
+    """The lines of a table at `path`, which is `one_of` several there."""
     lines = []
-    plain = {key: value for key, value in tables.items() if not isinstance(value, Mapping)}
-    if plain or not tables:
-        lines += ["", f"[{'.'.join(map(_key, path))}]"] if path else []
+    plain = {key: value for key, value in tables.items() if not isinstance(value, Mapping) and not _several(value)}
+    if plain or not tables or one_of:
+        name = ".".join(map(_key, path))
+        lines += ["", f"[[{name}]]" if one_of else f"[{name}]"] if path else []
         for key, value in plain.items():
             lines += _line(key, value)
     for key, value in tables.items():
         if isinstance(value, Mapping):
             lines += _tables(value, (*path, key))
+        elif _several(value):
+            lines += [line for one in value for line in _tables(one, (*path, key), one_of=True)]
     return lines
+
+
+def _several(value: Any) -> bool:
+    """Whether `value` is a list of tables that do not fit in a line each."""
+    if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+        return False
+    return any(isinstance(inner, Mapping | Noted) for one in value for inner in one.values())
 
 
 def _line(key: str, value: Any) -> list[str]:
@@ -82,7 +94,9 @@ def _escaped(text: str) -> str:
 
 
 def _printed(char: str) -> str:
-    """Characters that TOML has no place for, by their number."""
+    """Characters that TOML has no place for, by their number; halves of characters (surrogates) as "?"."""
+    if 0xD800 <= ord(char) <= 0xDFFF:
+        return "?"
     return f"\\u{ord(char):04X}" if ord(char) < 0x20 or ord(char) == 0x7F else char
 
 

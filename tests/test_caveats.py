@@ -14,7 +14,6 @@ from moeplan.caveats import (
     fit_warning,
     mfu_basis,
     mfu_warning,
-    not_simulated,
     quantised_note,
     warnings_of,
 )
@@ -107,30 +106,6 @@ def test_a_quantised_checkpoint_is_trained_in_the_workloads_type(make_case):
     assert "mxfp4" in quantised_note(model)
     weights = total_parameters(model) * plan.case.memory.weight_bytes
     assert (round(weights / 1e9, 2), round(weights / 2**30, 2)) == (41.83, 38.96)
-
-
-@pytest.mark.parametrize(
-    ("setting", "layout", "told"),
-    [
-        ("execution.hidden=gradients,expert", Colocated(dp=8), "execution.hidden gradients: hidden in the closed form"),
-        ("execution.hidden=expert", Colocated(dp=8), ""),
-        ("memory.zero=3", Colocated(dp=8), ""),
-        ("memory.zero=3", Colocated(pp=2, dp=4), ""),
-        ("memory.offload=0.5", Colocated(dp=8), ""),
-    ],
-)
-def test_what_the_simulated_step_leaves_out_is_told_where_it_matters(setting, layout, told, make_case):
-    plan = draft(override(make_case(8), [setting]), layout, schedule="1f1b")
-    noted = not_simulated(plan)
-    assert [text for text in noted if not text.startswith(told or "nothing")] == []
-    assert len(noted) == bool(told)
-    assert set(noted) <= set(warnings_of(plan))
-
-
-def test_modules_of_further_tokens_take_seconds_in_the_closed_form_alone(make_case):
-    case = override(make_case(8, model="deepseek-v3"), ["memory.mtp=true"])
-    (noted,) = not_simulated(draft(case, Colocated(dp=8, ep=8), schedule="1f1b"))
-    assert noted.startswith("memory.mtp: forwards and backwards of further tokens")
 
 
 @pytest.mark.parametrize(

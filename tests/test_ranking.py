@@ -100,12 +100,12 @@ def test_where_nothing_fits_one_line_says_what_was_tried_and_no_table_is_empty(n
 
 
 def test_nothing_tried_is_no_table_either(make_case):
-    ranking = optimize(make_case(4), load_calibration("h800"), families="piper", fixed={"pp": 1, "vpp": 2})
+    ranking = optimize(make_case(4), load_calibration("h800"), families=("piper", "colocated"), fixed={"tp": 2})
     wanted = ranking._replace(found=tuple(f for f in ranking.found if f.best is None))
     out = StringIO()
     print_ranking(wanted, out)
     assert "─" not in out.getvalue()
-    assert "piper: no layout has the degrees that were set" in out.getvalue()
+    assert "piper: no layout has the degrees that were set: it has no tp" in out.getvalue()
 
 
 def test_sequences_that_do_not_divide_are_told_of_each_family(make_case):

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeplan.analytic.bubble import idle
-from moeplan.analytic.further import JOIN, further_pieces, joined
 from moeplan.batch import Batch
 from moeplan.cost import Cost, Parts
 from moeplan.cost.compute import weakest
 from moeplan.cost.edges import edge_cost
+from moeplan.cost.further import JOIN, further_pieces, joined
 from moeplan.cost.pieces import Alike, Priced, alike, price
 from moeplan.cost.pricing import Loads, Pricing, loads
 from moeplan.cost.synchronisation import optimizer, shared

@@ -11,12 +11,8 @@ import numpy as np
 
 from moeplan.analytic.form import CLASSES, Floats, Form
 from moeplan.cost.beside import SHARPNESS
-from moeplan.cost.exposure import resharded
+from moeplan.cost.exposure import outlasting, resharded
 
-BEHIND = 0.8
-"""Share of one micro-batch's forward or backward behind which parameters or gradients travel (assumed)."""
-TAIL = 0.06
-"""Share that stays visible all the same: the first or last bucket (assumed)."""
 STRAGGLING = 0.007
 """More seconds per doubling of the GPUs beyond one node of 8: 4 to 16 times the GPUs cost 1 to 4 % in the weak scaling
 of NVIDIA's DGX Cloud benchmarks, recipes of 2025."""
@@ -119,8 +115,7 @@ def _visible(seconds: Floats, window: Floats, hidden: Floats, early: Floats | fl
 
     Positions that finish `early` communicate while others still compute.
     """
-    seen = np.maximum(0.0, seconds - BEHIND * window) + TAIL * seconds
-    seen = np.where(hidden[..., None] > 0, seen, seconds)
+    seen = np.where(hidden[..., None] > 0, outlasting(seconds, window), seconds)
     return np.asarray(np.maximum(0.0, seen - early).max(axis=-1))
 
 

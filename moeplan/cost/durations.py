@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from moeplan.batch import Batch
 from moeplan.cost import Cost
-from moeplan.cost.edges import alike_edges, edge_in_step, settled
-from moeplan.cost.exposure import resharded
+from moeplan.cost.compute import weakest
+from moeplan.cost.edges import Allowed, alike_edges, edge_in_step, settled
+from moeplan.cost.exposure import outlasting, resharded
+from moeplan.cost.further import further_cost
 from moeplan.cost.pieces import alike, price, seconds
 from moeplan.cost.pricing import Loads as Loads
 from moeplan.cost.pricing import Machine as Machine
@@ -28,19 +31,20 @@ from moeplan.program import Program, receives, text_of
 from moeplan.spec.case import Case
 
 NOTHING_AGAIN = Recompute()
+ANY: Allowed = {}
 TINY_S = 1e-12
 """Compute that takes no time waits for nothing."""
 LONGEST_S = 1e8
 """No operation takes longer: three years, and nanoseconds stay exact."""
 
 
-def settle(plan: Plan, machine: Machine) -> Plan:
+def settle(plan: Plan, machine: Machine, allowed: Allowed = ANY) -> Plan:
     """`plan` with the fastest way for rows at every edge that leaves it open, and the tiers of the groups that need it.
 
-    Of a full micro-batch's rows; its durations are those of `predict` then.
+    Of those `allowed` at the edge's position, for a full micro-batch's rows; its durations are then those of `predict`.
     """
     pricing = Pricing(plan.case, plan.graph, machine, plan.recompute)
-    graph = settled(pricing, loads(plan.case, plan.graph, plan.batch, 0))
+    graph = settled(pricing, loads(plan.case, plan.graph, plan.batch, 0), allowed)
     return structs.replace(plan, graph=graph, tiers=tiers_in(graph, plan.case.cluster))
 
 
@@ -49,7 +53,8 @@ def predict(
 ) -> tuple[Duration, ...]:
     """Seconds of each kind of operation, for a full and for the last micro-batch.
 
-    Of `recompute` only its modules count here: pieces that are recomputed whole are operations of the program.
+    Of `recompute` its modules count here, and what modules of further tokens compute again: pieces that are recomputed
+    whole are operations of the program.
     """
     full, last = loads(case, graph, batch, 0), loads(case, graph, batch, batch.microbatches - 1)
     pricing = Pricing(case, graph, machine, recompute)
@@ -57,6 +62,8 @@ def predict(
     sync = _sync_entries(pricing)
     if case.memory.zero == 3 and len(graph.positions) == 1:
         work, sync = _gathered(case, work, edges, sync)
+    else:
+        sync = _outlasting(pricing, [*work, *edges], sync)
     entries = [*work, *edges, *sync]
     return tuple(sorted(entries, key=lambda d: (d.pieces, d.kind, d.phase)))
 
@@ -81,14 +88,22 @@ def _twice(price: Callable[[Loads], Cost], full: Loads, last: Loads) -> tuple[Co
 
 
 def _compute_entries(pricing: Pricing, full: Loads, last: Loads) -> list[Duration]:
-    entries = []
-    for what, pieces in alike(pricing.case, pricing.graph).items():
+    """Of each kind of piece; the head's with the modules that predict further tokens."""
+    entries, found = [], alike(pricing.case, pricing.graph)
+    for what, pieces in found.items():
         for direction in ("F", "B"):
             first = price(pricing, what, full[what.position], direction)
             other = first if last == full else price(pricing, what, last[what.position], direction)
             costs = seconds(pricing, first), seconds(pricing, other)
+            if what.kind == "head":
+                more = _twice(lambda at: further_cost(pricing, found, direction, at), full, last)  # noqa: B023
+                costs = _both(costs[0], more[0]), _both(costs[1], more[1])
             entries.append(_entry(direction, direction, pieces, *costs, first.inside_s))
     return entries
+
+
+def _both(one: Cost, other: Cost) -> Cost:
+    return Cost(one.seconds + other.seconds, weakest((one.source, other.source)))
 
 
 def _edge_entries(pricing: Pricing, full: Loads, last: Loads) -> list[Duration]:
@@ -123,6 +138,41 @@ def _gathered(
     share = {phase: float(wait) / max(_spent(work, phase), TINY_S) for phase, wait in zip("FB", waits, strict=True)}
     still = [structs.replace(entry, seconds=0.0, last_seconds=0.0) for entry in moved]
     return [_longer(entry, share[entry.phase] * entry.seconds) for entry in work], [*still, *step]
+
+
+def _outlasting(pricing: Pricing, passed: Sequence[Duration], sync: Sequence[Duration]) -> list[Duration]:
+    """`sync`, of gradients and parameters that travel behind compute what outlasts one micro-batch of `passed`."""
+    case, graph = pricing.case, pricing.graph
+    behind = {
+        kind: _windows(graph, passed, phase)
+        for kind, phase, hidden in (
+            ("reduce_scatter", "B", "gradients"),
+            ("all_reduce", "B", "gradients"),
+            ("all_gather", "F", "parameters"),
+        )
+        if hidden in case.execution.hidden
+    }
+    return [
+        _lasting(entry, behind[entry.kind][list(graph.replicas[entry.pieces[0]].positions)].min())
+        if entry.kind in behind
+        else entry
+        for entry in sync
+    ]
+
+
+def _windows(graph: StageGraph, entries: Sequence[Duration], phase: str) -> NDArray[np.float64]:
+    """Seconds of each position's pieces and of their rows' way inside it for one micro-batch [positions]."""
+    found = np.zeros(len(graph.positions))
+    for entry in entries:
+        if entry.phase == phase and entry.kind in (phase, "dispatch", "combine"):
+            for piece in entry.pieces:
+                found[graph.stages[graph.pieces[piece].stage][0]] += entry.seconds
+    return found
+
+
+def _lasting(entry: Duration, window_s: float) -> Duration:
+    left = float(outlasting(np.array(entry.seconds), np.array(window_s)))
+    return structs.replace(entry, seconds=left, last_seconds=left)
 
 
 def _spent(entries: Sequence[Duration], phase: str) -> float:

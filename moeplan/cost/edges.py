@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import structs
 
 from moeplan.cost import Cost
 from moeplan.cost import communication as network
-from moeplan.cost.exchange import ALGORITHMS, exchange, fastest
+from moeplan.cost.exchange import ALGORITHMS, Algorithm, exchange, fastest
 from moeplan.cost.exposure import exposed_experts
 from moeplan.cost.patterns import Groups, side
 from moeplan.cost.pricing import Loads, Machine, Pricing
@@ -71,25 +73,29 @@ def edge_in_step(pricing: Pricing, edge: int, direction: str, at: Loads) -> Cost
     return cost._replace(seconds=cost.seconds / pricing.machine.calibration.constants.expert_bandwidth)
 
 
-def settled(pricing: Pricing, at: Loads) -> StageGraph:
+Allowed: TypeAlias = Mapping[int, tuple[Algorithm, ...]]
+"""Algorithms that edges at a position may take; where it is not named, all."""
+
+
+def settled(pricing: Pricing, at: Loads, allowed: Allowed) -> StageGraph:
     """The graph with the fastest algorithm named at every edge that leaves it open: forward and backward together."""
     graph, edges = pricing.graph, list(pricing.graph.edges)
     for (kind, algorithm, here, _, _), numbers in alike_edges(graph).items():
         if kind in ("dispatch", "combine") and algorithm == "fastest":
-            named = _cheapest(pricing, numbers[0], here, at[here])
+            named = _cheapest(pricing, numbers[0], here, at[here], allowed.get(here, ALGORITHMS))
             for number in numbers:
                 edges[number] = structs.replace(edges[number], algorithm=named)
     return structs.replace(graph, edges=tuple(edges))
 
 
-def _cheapest(pricing: Pricing, edge: int, position: int, load: Load) -> Exchange:
+def _cheapest(pricing: Pricing, edge: int, position: int, load: Load, among: tuple[Algorithm, ...]) -> Exchange:
     """The algorithm for a dispatch or combine inside `position` with least seconds of both directions' rows."""
     case, graph, machine, _ = pricing
     if case.execution.dispatcher != "all_to_all":
         return "flat"
     padded, groups = case.execution.capacity or 1.0, expert_groups(graph, position)
     sizes = [padded * edge_bytes(case.model, graph, edge, way, load, **row_types(case)) for way in ("F", "B")]
-    return min(ALGORITHMS, key=lambda name: sum(exchange(*machine, groups, size, name).seconds for size in sizes))
+    return min(among, key=lambda name: sum(exchange(*machine, groups, size, name).seconds for size in sizes))
 
 
 def routed_cost(case: Case, machine: Machine, groups: Groups, size: float, algorithm: str) -> Cost:

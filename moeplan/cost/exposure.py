@@ -18,6 +18,10 @@ EXPERT_INSIDE = 0.15
 """Of an all-to-all inside one NVLink domain that the other micro-batch's compute hides (assumed)."""
 EXPERT_BETWEEN = 0.634
 """Of one between nodes: 36.6 % were hidden in traces of Megatron-Bridge's skill on expert-parallel overlap."""
+BEHIND = 0.8
+"""Share of one micro-batch's forward or backward behind which parameters or gradients travel (assumed)."""
+TAIL = 0.06
+"""Share that stays visible all the same: the first or last bucket (assumed)."""
 
 
 def exposed(case: Case, kind: str) -> float:
@@ -30,6 +34,12 @@ def exposed_experts(case: Case, *, between: bool) -> float:
     if "expert" not in case.execution.hidden:
         return 1.0
     return EXPERT_BETWEEN if between else EXPERT_INSIDE
+
+
+def outlasting(seconds: Floats, window: Floats) -> Floats:
+    """What of a communication once per step the `window` seconds of one micro-batch do not hide, arrays of one shape:
+    max(0, seconds - 0.8 window) + 0.06 seconds."""
+    return np.asarray(np.maximum(0.0, seconds - BEHIND * window) + TAIL * seconds)
 
 
 def resharded(

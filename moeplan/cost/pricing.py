@@ -48,6 +48,6 @@ def _load(case: Case, graph: StageGraph, position: Position, tokens: float, shar
     local = model.experts / graph.ep
     if position.spread == "sequence":
         rows = tokens * model.top_k * padded * graph.etp / graph.tp
-        return Load(tokens, rows, graph.tp, graph.etp, local)
+        return Load(tokens, rows, graph.tp, graph.etp, local, graph.tp > 1 and not case.execution.sequence_parallel)
     share = tokens * shards / len(position.ranks[0])
     return Load(share, share * model.top_k * padded, 1, 1, local)

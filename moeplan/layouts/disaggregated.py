@@ -23,7 +23,7 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
     one = layout.attention_gpus + layout.ffn_gpus
     pairs = layout.pairs
     rules = [
-        (_alternates(model), f"layers without an FFN in pattern {model.pattern!r}: attention and FFN do not alternate"),
+        (alternates(model), f"layers without an FFN in pattern {model.pattern!r}: attention and FFN do not alternate"),
         (pairs <= model.num_layers, f"pairs {pairs} > {model.num_layers} layers"),
         (
             one * layout.dp <= world,
@@ -42,7 +42,7 @@ def check_degrees(model: ModelSpec, layout: Disaggregated, world: int) -> None:
         raise SpecError(f"layout: {model.experts} experts % {ep} ranks of one FFN group is not 0")
 
 
-def _alternates(model: ModelSpec) -> bool:
+def alternates(model: ModelSpec) -> bool:
     """Whether every layer has an FFN, for the FFN side to do."""
     return all(has_ffn(model, layer) for layer in range(model.num_layers))
 
@@ -88,7 +88,7 @@ def frames(case: Case) -> Iterator[Frame]:
 
     None where a layer has no FFN.
     """
-    if not _alternates(case.model):
+    if not alternates(case.model):
         return
     world = num_ranks(case.cluster)
     for dp in (d for d in divisors(world) if d <= case.workload.global_batch):

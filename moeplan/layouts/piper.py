@@ -30,14 +30,8 @@ def widest_group(cluster: ClusterSpec) -> int:
 def stages(case: Case, layout: Piper) -> StageGraph:
     """The stage graph of `layout`; SpecError where it breaks the family's rules."""
     check_positive(layout)
-    widest = widest_group(case.cluster)
-    if layout.ep > widest:
-        raise SpecError(f"layout: piper keeps ep {layout.ep} within the {widest} ranks of one single-hop switch group")
-    if not fits_nodes(case.cluster, layout.ep):
-        raise SpecError(
-            f"layout: piper's expert groups of {layout.ep} ranks would lie across nodes of {domain_gpus(case.cluster)}"
-            f" GPUs or switches of {single_hop_nodes(case.cluster)} nodes"
-        )
+    if broken := group_rule(case.cluster, layout.ep):
+        raise SpecError(f"layout: {broken}")
     world = num_ranks(case.cluster)
     if layout.pp * layout.ep * layout.dp != world:
         product = layout.pp * layout.ep * layout.dp
@@ -45,6 +39,17 @@ def stages(case: Case, layout: Piper) -> StageGraph:
             f"layout: pp {layout.pp} * ep {layout.ep} * dp {layout.dp} copies = {product}, not {world} ranks"
         )
     return mesh_stages(case, mesh_of(layout))
+
+
+def group_rule(cluster: ClusterSpec, ep: int) -> str:
+    """Why expert groups of `ep` ranks are none of this family; empty where they are."""
+    widest = widest_group(cluster)
+    if ep > widest:
+        return f"piper keeps ep {ep} within the {widest} ranks of one single-hop switch group"
+    if not fits_nodes(cluster, ep):
+        gpus, nodes = domain_gpus(cluster), single_hop_nodes(cluster)
+        return f"piper's expert groups of {ep} ranks would lie across nodes of {gpus} GPUs or switches of {nodes} nodes"
+    return ""
 
 
 def fits_nodes(cluster: ClusterSpec, ep: int) -> bool:

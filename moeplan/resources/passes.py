@@ -47,6 +47,11 @@ UNGATED = {"eager": Rule(2, 3), "fused": Rule(2, 3)}
 """Per inner width, an activation without gate."""
 SUMMED = {"eager": Rule(3, 3, 2, 2), "fused": Rule(0, 0, 0, 0)}
 """Per row and hidden, eager: weighing rows and adding them up reads and writes once more."""
+SCORES = {"eager": Rule(8, 11, 4, 5), "fused": Rule(4, 7, 1, 1)}
+"""Per score that is written out, masked ones too. Forward: the product writes, the softmax reads and writes, the next
+product reads; backward: one product reads probabilities, one writes their gradient, the softmax reads both and writes,
+two products read. Scaling and masking are two more passes of two, or inside the fused softmax (Megatron-LM's
+scaled masked softmax). Left out: dropout."""
 LOSS_BYTES = {"eager": Rule(14, 14, 4, 4), "fused": Rule(8, 6, 2, 2), "chunked": Rule(8, 6, 8, 8)}
 """Bytes per logit: eager casts to fp32 (6) and writes the logarithms (8), and the same back; fused writes the fp32
 softmax over the cast and, backward, the gradient from it."""

@@ -30,7 +30,7 @@ def edge_bytes(
     if kind == "local":
         return 0.0
     if kind == "send":
-        return tokens * row
+        return load.own * row
     routed = graph.pieces[edge if kind in ("combine", "n2m") else edge + 1].kind == "experts"
     row = row_width(model) * size if routed else row
     if kind in ("combine", "n2m"):

@@ -33,6 +33,13 @@ class Load(NamedTuple):
     tp: int = 1
     etp: int = 1
     local_experts: float = 1.0
+    whole: bool = False
+    """Whether each tensor-parallel rank has all rows between its blocks: no sequence parallelism."""
+
+    @property
+    def own(self) -> float:
+        """Tokens whose rows a rank has between tensor-parallel blocks."""
+        return self.tokens if self.whole else self.tokens / self.tp
 
 
 class _Around(NamedTuple):
@@ -111,7 +118,7 @@ def _head(a: _Around) -> list[Compute]:
     """Norm, logits in the workload's type, and the loss over them."""
     tokens, columns = a.load.tokens, a.model.vocab / a.load.tp
     return [
-        _pass(a, passes.NORM, tokens / a.load.tp * a.model.hidden),
+        _pass(a, passes.NORM, a.load.own * a.model.hidden),
         product(tokens, a.model.hidden, columns, a.size),
         passes.elementwise(passes.LOSS_BYTES[a.execution.loss], tokens * columns, 1),
     ]
@@ -119,7 +126,7 @@ def _head(a: _Around) -> list[Compute]:
 
 def _dense(a: _Around) -> list[Compute]:
     load, model = a.load, a.model
-    norm = _pass(a, passes.NORM, load.tokens / load.tp * model.hidden)
+    norm = _pass(a, passes.NORM, load.own * model.hidden)
     inside = _ffn(a, load.tokens, model.hidden, model.dense_width / load.tp)
     return [*named("norm", [norm]), *named("dense", inside[:-1]), inside[-1]]
 
@@ -135,7 +142,7 @@ def _experts(a: _Around) -> list[Compute]:
 def _attention(a: _Around) -> list[Compute]:
     """Norm, projections and core, or the mixer in its place, and what of an MoE layer own tokens pass."""
     load = a.load
-    (norm,) = named("norm", [_pass(a, passes.NORM, load.tokens / load.tp * a.model.hidden)])
+    (norm,) = named("norm", [_pass(a, passes.NORM, load.own * a.model.hidden)])
     inside = _mixer(a) if a.window == STATE else [*_projections(a, attention.projections(a.model)), *_core(a)]
     if not a.moe:
         return [norm, *inside]
@@ -148,7 +155,7 @@ def _projections(a: _Around, matrices: Sequence[attention.Projection]) -> list[C
     for _, group in groupby(matrices, key=lambda p: p.kernel):
         parts = list(group)
         shapes = [attention.rank_shape(p, a.load.tp) for p in parts]
-        rows = a.load.tokens if parts[0].heads else a.load.tokens / a.load.tp
+        rows = a.load.tokens if parts[0].heads else a.load.own
         linear = _linear(a, rows, shapes[0][0], sum(outputs for _, outputs in shapes))
         up = parts[0].kernel in LATENT_UP and parts[0].inputs != a.model.hidden
         work += named("latent_up", linear) if up else linear
@@ -156,7 +163,10 @@ def _projections(a: _Around, matrices: Sequence[attention.Projection]) -> list[C
 
 
 def _core(a: _Around) -> list[Compute]:
-    """Rotary embedding and inner norms; scores and values in one kernel (FlashAttention): no score reaches the HBM."""
+    """Rotary embedding and inner norms; scores and values in one kernel (FlashAttention): no score reaches the HBM.
+
+    Otherwise as products that skip no masked pair, outside a window neither, at the rate of that kernel (assumed).
+    """
     shape, tokens, widths = a.model.attention, a.load.tokens, attention.core(a.model, a.load.tp)
     chunked = isinstance(shape, GroupedQuery) and shape.chunked
     pairs = tokens * attention.pairs_per_token(a.seq_len, a.window, chunked=chunked)
@@ -170,7 +180,9 @@ def _core(a: _Around) -> list[Compute]:
     gate = [_pass(a, passes.GATED, tokens * widths.output)] if attention.gated_output(a.model) else []
     if a.execution.flash_attention:
         return [*_before_core(a, widths), core, *gate]
-    return [*_before_core(a, widths), *named("core_attention", [core, _scores(a, pairs)]), *gate]
+    every = tokens * a.seq_len
+    whole = core._replace(flop=2 * every * (widths.queries + widths.output), sequence=a.seq_len)
+    return [*_before_core(a, widths), *named("core_attention", [whole, _scores(a, every)]), *gate]
 
 
 def _before_core(a: _Around, widths: attention.Core) -> list[Compute]:
@@ -179,7 +191,7 @@ def _before_core(a: _Around, widths: attention.Core) -> list[Compute]:
     if attention.normed(a.model):
         work.append(_pass(a, passes.NORMED, tokens * turned))
     if isinstance(a.model.attention, Latent):
-        work.append(_pass(a, passes.NORMED, tokens / a.load.tp * attention.narrow(a.model)))
+        work.append(_pass(a, passes.NORMED, a.load.own * attention.narrow(a.model)))
         work.append(_pass(a, passes.COPIED, tokens * turned))
     return work
 
@@ -198,9 +210,8 @@ def _head_dim(shape: GroupedQuery | Latent) -> float:
 
 
 def _scores(a: _Around, pairs: float) -> Compute:
-    """Scores outside the attention kernel, masked half included: written, masked, normalised and read, 6 passes."""
-    heads = a.model.attention.heads / a.load.tp
-    return stream(6 * 2 * pairs * heads * a.size, launches=4.0)
+    """Scores outside the attention kernel, of all `pairs` of queries and keys, masked ones included."""
+    return _pass(a, passes.SCORES, pairs * a.model.attention.heads / a.load.tp)
 
 
 def _mixer(a: _Around) -> list[Compute]:
@@ -222,7 +233,7 @@ SCAN_CHUNK = 128
 def _router(a: _Around) -> list[Compute]:
     """Router with the gate of the shared experts as one more column, sorting, and shared experts."""
     model, load, hidden = a.model, a.load, a.model.hidden
-    own, width = load.tokens / load.tp, row_width(a.model)
+    own, width = load.own, row_width(a.model)
     logits, launches = own * model.experts, passes.ROUTER_LAUNCHES[passes.JOINED[a.execution.kernels]]
     work = [
         product(own, hidden, model.experts + model.shared_gate, a.size),

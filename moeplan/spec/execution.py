@@ -29,6 +29,9 @@ class Execution(Record):
     """Cross entropy over whole fp32 logits, in one fused kernel, or in chunks that are never all there."""
     flash_attention: bool = True
     """Whether scores stay inside the attention kernel; otherwise they are written and kept."""
+    sequence_parallel: bool = True
+    """Whether tensor-parallel ranks divide the rows between their blocks, norms and residuals, among them; otherwise
+    each has all of them. What crosses links is the same."""
     attention_kernel: Literal["latest", "flash2"] = "latest"
     """The fastest kernel that the calibration knows, or FlashAttention-2, which older stacks run on every machine."""
     dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"

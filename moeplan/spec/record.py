@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 import tomllib
 from codecs import BOM_UTF8
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TextIO, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -89,8 +91,14 @@ def to_json(record: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(to_plain(record)), indent=1) + b"\n"
 
 
+STANDARD = Path("-")
+"""Standard input where a file is read, standard output where one is written."""
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file that a user named; SpecError where it is missing, a folder, unreadable or too large."""
+    if path == STANDARD:
+        return _standard_input(sys.stdin)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'is not a regular file'}")
@@ -103,25 +111,46 @@ def read_bytes(path: Path) -> bytes:
         raise SpecError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
+@lru_cache(maxsize=1)
+def _standard_input(stream: TextIO | None) -> bytes:
+    """All that comes from `stream`, the same each time it is asked for."""
+    try:
+        content = stream.buffer.read(MAX_FILE_BYTES + 1) if stream is not None else b""
+    except OSError as error:
+        raise SpecError(f"-: standard input cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise SpecError(f"-: more than {MAX_FILE_BYTES} bytes of standard input; at most as many are read")
+    return content
+
+
+def _filled(path: Path) -> bytes:
+    """The content of a document without its byte order mark; SpecError where it is empty."""
+    if not (content := read_bytes(path).removeprefix(BOM_UTF8)).strip():
+        raise SpecError(f"{path}: is empty")
+    return content
+
+
 def read_json(path: Path) -> Plain:
     """The JSON document in `path`, a byte order mark before it passed over."""
     try:
-        return msgspec.json.decode(read_bytes(path).removeprefix(BOM_UTF8))
+        return msgspec.json.decode(_filled(path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(f"{path}: not valid JSON: {error}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The TOML document in `path`, a byte order mark before it passed over."""
-    content = read_bytes(path)
+    content = _filled(path)
     try:
-        return tomllib.loads(content.removeprefix(BOM_UTF8).decode())
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with too many digits
         raise SpecError(f"{path}: not valid TOML: {error}") from None
 
 
 def check_writable(path: Path) -> None:
     """SpecError where a file at `path` could not be written, or something that is no file would be replaced."""
+    if path == STANDARD:
+        return
     try:
         if path.exists() and not path.is_file():
             raise SpecError(f"{path}: is not a regular file; a file is written")
@@ -136,6 +165,11 @@ def check_writable(path: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds all of it or stays as it was; a link is followed."""
+    if path == STANDARD:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)  # whatever the encoding of what people read
+        sys.stdout.flush()
+        return
     check_writable(path)
     path = path.resolve()
     try:

@@ -68,6 +68,14 @@ def gradient_bytes(memory: Memory) -> float:
     return memory.bytes_per_parameter - memory.weight_bytes - memory.optimizer_bytes
 
 
+def bytes_of_one(memory: Memory, ranks: int) -> float:
+    """Bytes of one parameter and what belongs to it on each of `ranks` that hold the same: what ZeRO divides over all
+    of them, or over `optimizer_shards`; without what is gathered while layers run."""
+    shards = memory.optimizer_shards or ranks
+    parts = (memory.optimizer_bytes * (1 - memory.offload), gradient_bytes(memory), memory.weight_bytes)
+    return sum(part / (shards if memory.zero >= level else 1) for level, part in enumerate(parts, 1))
+
+
 def check_memory(memory: Memory) -> Memory:
     """`memory`, or SpecError where parts of a parameter's bytes exceed the whole, or what is whole is divided."""
     if gradient_bytes(memory) < -1e-9:

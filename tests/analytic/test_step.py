@@ -9,8 +9,8 @@ from msgspec import structs
 from moeplan.analytic.bubble import idle
 from moeplan.analytic.factors import factors_of, on_classes
 from moeplan.analytic.form import CLASSES, form
-from moeplan.analytic.step import BEHIND, FIXED_S, TAIL, _idle, stacked, step
-from moeplan.cost.exposure import EXPERT_BETWEEN
+from moeplan.analytic.step import FIXED_S, _idle, stacked, step
+from moeplan.cost.exposure import BEHIND, EXPERT_BETWEEN, TAIL
 from moeplan.cost.pricing import Pricing
 from moeplan.draft import dealt
 from moeplan.errors import SpecError

@@ -31,7 +31,7 @@ def plan(request, make_case, machine_of):
 
 def priced(case, layout, schedule, machine_of, recompute=None):
     plan = draft(case, layout, schedule=schedule, recompute=recompute)
-    return structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine_of(case)))
+    return structs.replace(plan, durations=predict(case, plan.graph, plan.batch, machine_of(case), plan.recompute))
 
 
 def by_kind(plan):
@@ -182,13 +182,9 @@ def test_weights_in_shards_are_gathered_for_every_forward_and_backward(hidden, m
     case = make_case(16, global_batch=64, **MODEL)
     memory, execution = case.memory, structs.replace(case.execution, hidden=hidden)
     once, each = (
-        priced(
-            structs.replace(case, memory=structs.replace(memory, zero=zero), execution=execution),
-            Colocated(dp=16, ep=8),
-            "1f1b",
-            machine_of,
-        )
-        for zero in (2, 3)
+        priced(structs.replace(case, memory=structs.replace(memory, zero=zero), **more), layout, "1f1b", machine_of)
+        for layout in [Colocated(dp=16, ep=8)]
+        for zero, more in ((2, {}), (3, {"execution": execution}))
     )
     moved = [d for d in each.durations if d.phase == "S" and d.kind != "optimizer"]
     assert moved
@@ -215,3 +211,60 @@ def test_in_a_pipeline_weights_are_gathered_once(make_case, machine_of):
         for zero in (2, 3)
     )
     assert one_microbatch(three, "F") == one_microbatch(two, "F")
+
+
+@pytest.mark.parametrize(
+    ("layout", "schedule"),
+    [(Colocated(dp=16, ep=8), "1f1b"), (Colocated(tp=2, pp=2, dp=4, ep=4), "1f1b")],
+    ids=["one stage", "two stages"],
+)
+def test_what_travels_behind_compute_takes_what_outlasts_it(layout, schedule, make_case, machine_of):
+    """At least 6 %, and what four fifths of one micro-batch's backward (gradients) or forward (weights) do not hide."""
+    case = make_case(16, global_batch=64, seq_len=512, **MODEL)
+    hides = structs.replace(case, execution=structs.replace(case.execution, hidden=("gradients", "parameters")))
+    waits, behind = (priced(c, layout, schedule, machine_of) for c in (case, hides))
+    graph = waits.graph
+    spent = [
+        {
+            phase: sum(
+                d.seconds * sum(graph.stages[graph.pieces[p].stage][0] == position for p in d.pieces)
+                for d in waits.durations
+                if d.phase == phase and d.kind in (phase, "dispatch", "combine")
+            )
+            for phase in "FB"
+        }
+        for position in range(len(graph.positions))
+    ]
+    seen = 0
+    for before, after in zip(waits.durations, behind.durations, strict=True):
+        phase = {"reduce_scatter": "B", "all_reduce": "B", "all_gather": "F"}.get(before.kind)
+        if phase is None:
+            assert after == before
+            continue
+        window = min(spent[p][phase] for p in graph.replicas[before.pieces[0]].positions)
+        assert after.seconds == pytest.approx(max(0.0, before.seconds - 0.8 * window) + 0.06 * before.seconds)
+        seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize("recompute", [Recompute(), Recompute(attention="full", ffn="full")], ids=["kept", "again"])
+def test_a_module_for_a_further_token_takes_a_layer_a_head_and_a_product(recompute, make_case, machine_of):
+    """Of DeepSeek-V3's kind: what the head takes more is what a layer takes, once more where it is computed again."""
+    case = make_case(16, global_batch=64, seq_len=4096, mtp_layers=2, **MODEL)
+    trained = structs.replace(case, memory=structs.replace(case.memory, mtp=True))
+    plain, further = (priced(c, Colocated(pp=2, dp=8, ep=8), "1f1b", machine_of, recompute) for c in (case, trained))
+    before, after = by_kind(plain), by_kind(further)
+    head = len(plain.graph.pieces) - 1
+    assert {key for key in before if after[key] != before[key] and key[1] in "FB"} == {(p, p, head) for p in "FB"}
+    layer = {  # attention, experts, their dispatch (behind attention) and combine of the last layer
+        phase: sum(
+            before[kind, phase, piece].seconds
+            for kind, piece in ((phase, head - 2), (phase, head - 1), ("dispatch", head - 2), ("combine", head - 1))
+        )
+        for phase in "FB"
+    }
+    layer["B"] += (layer["F"] - before["combine", "F", head - 1].seconds) * (recompute != Recompute())
+    for phase in "FB":
+        more = (after[phase, phase, head].seconds - before[phase, phase, head].seconds) / 2
+        product = more - layer[phase] - before[phase, phase, head].seconds
+        assert 0 < product < 0.5 * before[phase, phase, head - 2].seconds

@@ -51,7 +51,7 @@ def test_the_algorithm_that_is_named_costs_least_in_both_directions_together(seq
         graph = stages(told, layout)
         at = loads(told, graph, dealt(told, layout, graph), 0)
         pricing = Pricing(told, graph, machine)
-        pricing = pricing._replace(graph=settled(pricing, at))
+        pricing = pricing._replace(graph=settled(pricing, at, {}))
         edge = next(i for i, e in enumerate(graph.edges) if e.kind == "dispatch")
         seconds[name] = sum(edge_cost(pricing, edge, way, at).seconds for way in "FB")
     assert seconds["fastest"] == min(seconds.values())

@@ -39,9 +39,9 @@ FABRICS = {name: Fabric(build(cluster)) for name, cluster in CLUSTERS.items()}
 
 
 def totals(fabric, transfers):
-    """Bytes and messages on every edge, and the longest latency."""
-    bytes_, messages = (fabric.loads(*transfers[:2], amounts) for amounts in transfers[2:4])
+    """Bytes and messages on every edge, before any detours, and the longest latency."""
     crossed = fabric.crossings(*transfers[:2])
+    bytes_, messages = (fabric.per_edge(crossed, amounts) for amounts in transfers[2:4])
     seconds = np.bincount(crossed.transfer, fabric.latency_s[crossed.edge] * crossed.share)
     loads, longest = np.array([bytes_, messages]), float(seconds.max(initial=0.0))
     if transfers.far is None:

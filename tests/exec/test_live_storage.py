@@ -66,11 +66,15 @@ def unit(program, transfer=1):
 
 
 def lengths_of(plan, transfer=1):
-    """The same of stages, forwards that run again included."""
-    pieces = [(p.stage, keeps(p, plan.recompute) != "activations") for p in plan.graph.pieces]
-    stages = range(len(plan.graph.stages))
-    forward = [sum(200 for stage, _ in pieces if stage == s) for s in stages]
-    backward = [sum(400 + 200 * again for stage, again in pieces if stage == s) for s in stages]
+    """The same of stages, forwards that run again and transfers inside a stage included."""
+    graph = plan.graph
+    forward, backward = ([0] * len(graph.stages) for _ in range(2))
+    for number, piece in enumerate(graph.pieces):
+        kept = keeps(piece, plan.recompute)
+        inside = number > 0 and graph.pieces[number - 1].stage == piece.stage
+        moved = transfer * (inside and graph.edges[number - 1].kind != "local")
+        forward[piece.stage] += 200 + moved
+        backward[piece.stage] += 400 + moved + (kept != "activations") * 200 + (kept == "nothing") * moved
     return Lengths(forward, backward, transfer)
 
 
@@ -88,11 +92,10 @@ CASES = [(schedule, number) for schedule in (*MESHES, "af-pipe") for number in r
 @pytest.mark.parametrize("rule", ["none", "experts", "full"])
 @pytest.mark.parametrize(("schedule", "number"), CASES)
 def test_peaks_of_stages_are_those_of_live_storages(schedule, number, rule):
-    """Within 3 % at every stage (3.1 % between two sides); live micro-batches exactly."""
+    """Within 3 % at every stage; live micro-batches exactly."""
     layout, ranks = MESHES.get(schedule, (SIDES, 4))
     recompute = RULES[rule] if schedule in MESHES else ACROSS[rule]
     plan = planned(number, layout, ranks, schedule, recompute)
     found = measured(plan, lambda program: run(program, unit(program)))
     assert [rank.live for rank in found] == [most for _, most in predicted(plan)]
-    within = 0.03 if schedule in MESHES else 0.031
-    assert [told for told, _ in predicted(plan)] == pytest.approx([rank.peak for rank in found], rel=within)
+    assert [told for told, _ in predicted(plan)] == pytest.approx([rank.peak for rank in found], rel=0.03)

@@ -137,7 +137,20 @@ def test_the_core_knows_its_sequence_and_heads():
     assert (core.sequence, core.head_dim) == (4096, 160)
 
 
-def test_scores_outside_the_kernel_are_bytes():
-    kept = work("attention", Execution(flash_attention=False))
-    model = load_model("qwen3-30b-a3b")
-    assert moved(kept) - moved(work("attention", Execution())) == 6 * 4096 * 4096 * model.attention.heads * 2
+@pytest.mark.parametrize(("kernels", "passes"), [("eager", 8), ("compiled", 4), ("fused", 4)])
+def test_scores_outside_the_kernel_are_bytes_and_no_masked_pair_is_skipped(kernels, passes):
+    outside, inside = (work("attention", Execution(kernels=kernels, flash_attention=flash)) for flash in (False, True))
+    scores = 4096 * 4096 * load_model("qwen3-30b-a3b").attention.heads
+    assert moved(outside) - moved(inside) == passes * scores * 2
+    (core,), (half,) = ([w for w in kernels if w.kind == "attention"] for kernels in (outside, inside))
+    assert core.flop == 2 * half.flop
+
+
+def test_outside_the_kernel_a_window_spares_nothing():
+    """Scores of all pairs are made and masked, as memory has them too."""
+    plain = Execution(kernels="fused", flash_attention=False)
+    narrow, wide = (work("attention", plain, "gpt-oss-120b", window=window) for window in (128, 0))
+    assert narrow == wide
+    inside = (work("attention", FUSED, "gpt-oss-120b", window=window) for window in (128, 0))
+    few, many = (next(w for w in kernels if w.kind == "attention") for kernels in inside)
+    assert few.flop < many.flop / 10

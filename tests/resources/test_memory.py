@@ -206,13 +206,14 @@ def slow_peaks(plan):
     at, steps, stages = loads(plan.case, plan.graph, plan.batch, 0), steps_of(plan), len(plan.graph.stages)
     sizes, times, peaks = needs(plan.case, plan.graph, plan.recompute, at), when(steps, stages), []
     for row in steps:
-        alive, peak, ended, left = {}, 0.0, -1.0, 0.0
+        alive, peak, ended, before, left = {}, 0.0, -1.0, -1.0, 0.0
         for number, (action,) in enumerate(row):
             stage, kind, microbatch = action
             need, (start, end) = sizes[stage], times[action]
+            late = start + (0.5 if kind == "F" else need.late) * (end - start)
             came = [
                 sum(sizes[s].arriving[k == "B"] for s, k in waiting(row, times, stages, number, moment))
-                for moment in (start, (start + end) / 2)
+                for moment in (start, late)
             ]
             if kind == "F":
                 alive[stage, microbatch] = sum(p.alive for p in kept_by(plan, stage, at[plan.graph.stages[stage][0]]))
@@ -220,13 +221,13 @@ def slow_peaks(plan):
             else:
                 first, later = sum(need.first), sum(need.later)
                 maker = times.get((stage + 1, "B", microbatch))
-                again = need.again and maker and number and maker[1] <= sum(times[row[number - 1][0]]) / 2
+                again = need.again and maker and number and maker[1] <= before
                 first += need.arriving[1] * bool(again)
             early = kind == "B" and need.again
             first += left if number and (early or start < ended + 1 / 256) else 0.0
             peak = max(peak, sum(alive.values()) + max(first + came[0], later + came[1]))
             alive.pop((stage, microbatch) if kind == "B" else None, None)
-            ended, left = end, need.leaving[kind == "B"]
+            ended, before, left = end, late, need.leaving[kind == "B"]
         assert alive == {}
         peaks.append(peak)
     return peaks

@@ -13,6 +13,7 @@ from moeplan.plan import steps_of
 from moeplan.resources.memory import CLOSED, IN_V, in_v, state_bytes, tracks
 from moeplan.resources.memory.closed import alive
 from moeplan.resources.memory.state import static_bytes
+from moeplan.resources.memory.track import waits_since
 from moeplan.schedule import Shape
 from moeplan.schedules import make
 from moeplan.spec.workload import Memory
@@ -104,7 +105,7 @@ def test_a_short_order_shows_what_a_long_one_needs(make_case, layout, schedule):
 def test_rows_wait_where_they_come_before_their_turn(make_case):
     """In GPipe forwards come one by one and never wait; gradients do not either."""
     first, last = tracks(make("gpipe", Shape(2, 2, 4)))
-    assert list(first.before[:4]) == list(range(4))
-    assert all(last.before[4:] == range(4, 8))
+    assert list(waits_since(first)[:4]) == list(range(4))
+    assert all(waits_since(last)[4:] == range(4, 8))
     plan = draft(make_case(2, num_layers=4, global_batch=4), Colocated(pp=2), schedule="gpipe")
     assert len(tracks(steps_of(plan))[0].stages) == 8

@@ -21,6 +21,7 @@ from moeplan.resources.memory import (
 from moeplan.resources.work import Load
 from moeplan.spec.case import Case
 from moeplan.spec.execution import Execution
+from moeplan.spec.model import GroupedQuery
 from moeplan.spec.shipped import load_calibration, load_cluster, load_model
 from moeplan.spec.workload import Memory, Workload
 
@@ -133,6 +134,39 @@ def test_fused_activations_are_those_of_the_selective_recomputation_paper(make_c
             for kind in ("attention", "dense")
         )
         assert kept == 10 * ((each - 8) * 64 + 2 * widths + 4 * heads)
+
+
+@pytest.mark.parametrize(("whole", "each"), [(True, 10 + 24 / 4), (False, 34 / 4)])
+def test_without_sequence_parallelism_a_rank_keeps_all_of_norms_residuals_and_masks(whole, each, make_case):
+    """(10 + 24 / t) s b h per layer instead of 34 s b h / t (arXiv 2205.05198, equations 2 and 4, without scores)."""
+    sizes = {"dense_layers": 32, "num_layers": 32, "gated": False, "dense_width": 4 * 64, "experts": 0}
+    attention = GroupedQuery(heads=8, kv_heads=8, head_dim=8)
+    case = structs.replace(
+        make_case(4, memory=Memory(dropout=True), attention=attention, **sizes), execution=Execution(kernels="fused")
+    )
+    load = Load(100.0, 0.0, tp=4, whole=whole)
+    kept = sum(
+        piece_bytes(case, Piece(kind=kind, layer=0, stage=0), NOTHING, load).alive for kind in ("attention", "dense")
+    )
+    assert kept == pytest.approx(100 * (each * 64 + 4 * 8 / 4))
+
+
+def test_a_setting_says_whether_tensor_parallel_ranks_divide_their_rows(make_case):
+    """Less is divided: more activations, longer norms, whole rows to the next stage; collectives are the same."""
+    layout = Colocated(tp=4, pp=2)
+    split, whole = (
+        structs.replace(
+            make_case(8, experts=0, dense_layers=4, dense_width=256), execution=Execution(sequence_parallel=one)
+        )
+        for one in (True, False)
+    )
+    told = [estimate(case, load_calibration("h800"), layout) for case in (split, whole)]
+    less, more = ([stage.bytes.activations for stage in one.stages] for one in told)
+    assert all(a < b for a, b in zip(less, more, strict=True))
+    less, more = ({(d.kind, d.phase, d.pieces): d for d in one.plan.durations} for one in told)
+    for key, before in less.items():
+        assert more[key].communication_s == before.communication_s
+        assert more[key].seconds > before.seconds if key[0] == "send" else more[key].seconds >= before.seconds
 
 
 def test_capacity_pads_what_experts_keep(make_case):

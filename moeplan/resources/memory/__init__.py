@@ -22,6 +22,10 @@ from moeplan.resources.memory.held import replica_parameters as replica_paramete
 from moeplan.resources.memory.kept import Kept as Kept
 from moeplan.resources.memory.kept import piece_bytes as piece_bytes
 from moeplan.resources.memory.need import Live as Live
+from moeplan.resources.memory.spare import has_spare as has_spare
+from moeplan.resources.memory.spare import most_spare as most_spare
+from moeplan.resources.memory.spare import spare as spare
+from moeplan.resources.memory.spare import without_spare as without_spare
 from moeplan.resources.memory.state import State as State
 from moeplan.resources.memory.state import held_parameters as held_parameters
 from moeplan.resources.memory.state import host_bytes as host_bytes

@@ -36,20 +36,23 @@ def eager_terms(case: Case, piece: Piece, recompute: Recompute, load: Load, *, r
     row as it came and in the order of experts, inner values, outputs before and after the gate weight, and where they
     belong. Inner values: gate, silu(gate), up and their product; without a gate before and after the activation. Dense:
     norm and inner values; its input is the residual of the attention before, and counts there if that is kept. Where
-    residuals `ride` to an FFN on other ranks, it keeps them too, a dense one its input and output. Head: input and
+    residuals `ride` to an FFN on other ranks, it keeps them too, a dense one its input and output; one that is computed
+    again has its output twice. Head: input and
     norm; logits are `loss_parts`. Windows and biases keep nothing more.
     """
     if piece.kind == "attention":
         return _attention(case, piece, load)
-    size, tokens, own = ELEMENT_BYTES[case.workload.dtype], load.tokens, load.tokens / load.tp
+    size, tokens, own = ELEMENT_BYTES[case.workload.dtype], load.tokens, load.own
     hidden = case.model.hidden
     if piece.kind == "experts":
         return _experts(case, load) + [Term(size * load.rows / case.model.top_k * hidden)] * ride
     if piece.kind == "dense":
-        kept = [Term(size * own * hidden, ("norm", AGAIN)), Term(own * STATISTIC_BYTES, (AGAIN,))]
-        kept += _inner(case.model, size * tokens * case.model.dense_width / load.tp, ("dense",))
-        extra = max(2 * ride, recompute.attention != "none") + (AGAIN in recompute.modules)
-        return kept + [Term(size * own * hidden)] * extra
+        terms = [Term(size * own * hidden, ("norm", AGAIN)), Term(own * STATISTIC_BYTES, (AGAIN,))]
+        terms += _inner(case.model, size * tokens * case.model.dense_width / load.tp, ("dense",))
+        kept = keeps(piece, recompute)
+        alone = recompute.attention != "none" and kept != "nothing"
+        extra = max(2 * ride, alone + (kept != "activations")) + (AGAIN in recompute.modules)
+        return terms + [Term(size * own * hidden)] * extra
     if piece.kind == "head":
         return [Term(own * (size * hidden + STATISTIC_BYTES + TOKEN_BYTES)), Term(size * own * hidden, ("norm",))]
     return [Term(size * own * hidden if piece.kind == "join" else own * TOKEN_BYTES)]
@@ -65,7 +68,7 @@ def _inner(model: ModelSpec, each: float, by: Modules) -> list[Term]:
 
 def _attention(case: Case, piece: Piece, load: Load) -> list[Term]:
     model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
-    tokens, own, hidden = load.tokens, load.tokens / load.tp, model.hidden
+    tokens, own, hidden = load.tokens, load.own, model.hidden
     if has_state(model, piece.layer):
         inside = [Term(size * tokens * mixer.kept_elements(model, load.tp), (AGAIN,))]
     else:
@@ -109,7 +112,7 @@ def _core(case: Case, load: Load) -> list[Term]:
         Term(4 * tokens * heads, ("core_attention",)),
         Term(attention.normed(model) * tokens * STATISTIC_BYTES * _normed_heads(model, load.tp), (AGAIN,)),
         Term(2 * size * turned, (AGAIN,)),
-        Term(size * 2 * tokens * attention.narrow(model) / load.tp, (AGAIN,)),
+        Term(size * 2 * load.own * attention.narrow(model), (AGAIN,)),
         *scores,
     ]
 
@@ -137,7 +140,7 @@ def eager_input(case: Case, piece: Piece, recompute: Recompute, load: Load, *, r
 
     The input of a dense FFN is the residual of the attention before, and counts there unless that is recomputed too.
     """
-    model, size, own = case.model, ELEMENT_BYTES[case.workload.dtype], load.tokens / load.tp
+    model, size, own = case.model, ELEMENT_BYTES[case.workload.dtype], load.own
     kept = keeps(piece, recompute) == "input"
     if piece.kind == "experts":
         rows = load.rows
@@ -160,7 +163,7 @@ def eager_gradients(case: Case, piece: Piece, load: Load, *, ride: bool = False)
     router and shared experts.
     """
     model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
-    own = size * model.hidden * load.tokens / load.tp
+    own = size * model.hidden * load.own
     if piece.kind == "experts":
         row = size * load.rows
         weights = size * load.local_experts * count.expert_share(model, load.etp)
@@ -173,20 +176,26 @@ def eager_gradients(case: Case, piece: Piece, load: Load, *, ride: bool = False)
         late = weights - (4 if model.gated else 2) * value
         return own + max(2 * value + weights / count.ffn_matrices(model), late), 0.0
     if piece.kind == "attention":
-        early = 0.0 if is_dense(model, piece.layer) else _router_gradients(model, load)
+        early = 0.0 if is_dense(model, piece.layer) else _router_gradients(model, load, ride=ride)
         return max(own + size * _attention_gradients(model, piece, load), size * early), 0.0
     return 0.0, 0.0
 
 
-def _router_gradients(model: ModelSpec, load: Load) -> float:
-    """Elements of gradients while router and shared experts go back: rows, and their matrices.
+def _router_gradients(model: ModelSpec, load: Load, *, ride: bool) -> float:
+    """Elements of gradients while router and shared experts go back, less what is gone by then.
 
-    Rows of [tokens, hidden]: the output's, the router's input and their sum; with shared experts the residual's and
-    those of gate and up as well, of which one is in the sum.
+    Rows of [tokens, hidden]: those that came, of output and residual, and their sum where both ride; then the router's
+    input from two sides, and their sum. The product of shared experts' inner values goes back first, with one of their
+    matrices; when all matrices have gone back, no inner value is left.
     """
-    rows = 5 if model.shared_experts else 3
-    beside = count.router_parameters(model) + count.shared_share(model, load.tp)
-    return rows * model.hidden * load.tokens / load.tp + beside
+    rows, routed = model.hidden * load.own, count.router_parameters(model)
+    if not model.shared_experts:
+        return 3 * rows + routed
+    came, shared = (3 if ride else 2) * rows, count.shared_share(model, load.tp)
+    value = load.tokens * shared_width(model) / load.tp
+    early = came + (2 if model.gated else 1) * value + shared / count.ffn_matrices(model)
+    late = came + 3 * rows + routed + shared - (4 if model.gated else 2) * value
+    return max(early, late)
 
 
 def _attention_gradients(model: ModelSpec, piece: Piece, load: Load) -> float:
@@ -204,5 +213,5 @@ def _attention_gradients(model: ModelSpec, piece: Piece, load: Load) -> float:
         beside = count.router_parameters(model) + count.shared_share(model, load.tp)
         behind, whole = behind + beside, whole + beside
         values = (4 if model.gated else 2) * load.tokens * shared_width(model) / load.tp
-    late = whole + 3 * model.hidden * load.tokens / load.tp - load.tokens * inside
+    late = whole + 3 * model.hidden * load.own - load.tokens * inside
     return max(load.tokens * inside + behind, late) - values

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from moeplan.layout import Recompute, StageGraph
 from moeplan.resources.memory.need import NOTHING, Live, Need, needs
-from moeplan.resources.memory.track import Track
+from moeplan.resources.memory.track import Track, waits_since
 from moeplan.resources.work import Load
 from moeplan.spec.case import Case
+
+MIDDLE = 0.5
+"""Share of a forward that has passed when its rows in flight are most (assumed)."""
 
 
 def peak_activation_bytes(
@@ -43,6 +46,7 @@ class _Columns(NamedTuple):
     """[stages, 5], as `later` and `passing`."""
     later: NDArray[np.float64]
     passing: NDArray[np.float64]
+    late: NDArray[np.float64]
     again: NDArray[np.bool_]
     arriving: NDArray[np.float64]
     """[stages, 2], as `leaving`."""
@@ -56,6 +60,7 @@ def _columns(stages: Sequence[Need]) -> _Columns:
         np.array([stage.first for stage in stages]),
         np.array([stage.later for stage in stages]),
         np.array(passing),
+        np.array([stage.late for stage in stages]),
         np.array([stage.again for stage in stages]),
         np.array([stage.arriving for stage in stages]),
         np.array([stage.leaving for stage in stages]),
@@ -98,9 +103,10 @@ def _beside(
     again = ~enters[:, 0] & stages.again[at]
     comes, leaves = _bytes(track, stages.arriving), _bytes(track, stages.leaving)
     own = np.arange(len(comes))
-    first[:, 4] += _waiting(comes, track.before, own) + np.where(again & (track.during < own), comes, 0.0)
+    before, during = waits_since(track), waits_since(track, np.where(enters[:, 0], MIDDLE, stages.late[at]))
+    first[:, 4] += _waiting(comes, before, own) + np.where(again & (during < own), comes, 0.0)
     first[1:, 4] += np.where((again | track.follows)[1:], leaves[:-1], 0.0)
-    later[:, 4] += _waiting(comes, track.during, own)
+    later[:, 4] += _waiting(comes, during, own)
     return first, later
 
 

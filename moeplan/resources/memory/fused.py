@@ -2,7 +2,7 @@
 
 Activations of a layer as in arXiv 2205.05198, section 4 (34 s b h with dropout, 32 without), put into the shapes of
 grouped queries, latent attention and gated FFNs; routed rows k (h + 3 f) as in arXiv 2603.07685 (memory-efficient
-permutation). A tensor-parallel group divides what stands between its blocks too (sequence parallelism).
+permutation). With sequence parallelism a tensor-parallel group divides what stands between its blocks too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fused_terms(case: Case, piece: Piece, load: Load) -> list[Term]:
     (2 f, or f without a gate), what enters the second (f). Rows of experts: the row and those two. What enters a linear
     layer is kept in its narrow type, where it has one (`Execution.linear`).
     """
-    size, narrow, own = ELEMENT_BYTES[case.workload.dtype], linear_bytes(case), load.tokens / load.tp
+    size, narrow, own = ELEMENT_BYTES[case.workload.dtype], linear_bytes(case), load.own
     hidden = own * case.model.hidden
     mask = [Term(hidden)] if case.memory.dropout else []
     if piece.kind == "attention":
@@ -56,7 +56,7 @@ def _inner(case: Case, values: float, *, dense: bool = False, shared: bool = Fal
 
 def _attention(case: Case, piece: Piece, load: Load) -> list[Term]:
     model, size, narrow = case.model, ELEMENT_BYTES[case.workload.dtype], linear_bytes(case)
-    tokens, own = load.tokens, load.tokens / load.tp
+    tokens, own = load.tokens, load.own
     state = has_state(model, piece.layer)
     inside = [Term(tokens * size * mixer.kept_elements(model, load.tp))] if state else _core(case, load)
     kept = [Term(own * model.hidden * size), Term(own * model.hidden * narrow, ("norm", AGAIN)), *inside]
@@ -88,7 +88,7 @@ def _core(case: Case, load: Load) -> list[Term]:
         Term(tokens * widths.output * size * (1 + 2 * attention.gated_output(model))),
         Term(copy, (AGAIN,)),
         Term(tokens * again * size, (AGAIN,)),
-        Term(2 * tokens / load.tp * attention.narrow(model) * size),
+        Term(2 * load.own * attention.narrow(model) * size),
         Term(4 * tokens * heads, ("core_attention",)),
         Term(scores, ("core_attention",)),
     ]
@@ -106,17 +106,18 @@ def fused_input(case: Case, piece: Piece, recompute: Recompute, load: Load) -> f
         return 0.0
     if piece.kind == "experts":
         return load.rows * row_width(case.model) * linear_bytes(case)
-    return load.tokens / load.tp * case.model.hidden * ELEMENT_BYTES[case.workload.dtype]
+    return load.own * case.model.hidden * ELEMENT_BYTES[case.workload.dtype]
 
 
 def fused_gradients(case: Case, piece: Piece, load: Load) -> tuple[float, float]:
     """(gradients, rows in flight): bytes while the backward of a piece runs.
 
-    Gradients of its output and of its widest inner values; weight gradients are summed in place. A tensor-parallel
-    group has the whole rows beside its own. Routed rows are there as they came and as they leave.
+    Gradients of its output and of its widest inner values; weight gradients are summed in place. Where a
+    tensor-parallel group divides its rows, the whole ones are there beside a rank's own. Routed rows are there as they
+    came and as they leave.
     """
     model, size = case.model, ELEMENT_BYTES[case.workload.dtype]
-    own = load.tokens / load.tp * model.hidden + (load.tokens * model.hidden if load.tp > 1 else 0.0)
+    own = (load.own + (load.tokens if load.tp > 1 and not load.whole else 0.0)) * model.hidden
     if piece.kind == "experts":
         inner, row = count.ffn_matrices(model) * model.expert_width / load.etp, size * load.rows
         return row * inner, 2 * row * row_width(model)

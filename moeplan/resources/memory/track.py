@@ -35,11 +35,11 @@ class Track(NamedTuple):
 
     stages: NDArray[np.intp]
     kinds: NDArray[np.str_]
-    during: NDArray[np.intp]
-    """Number of the first action in whose middle the input (F) or gradient (B, I) of each action has begun to arrive;
-    at most its own."""
-    before: NDArray[np.intp]
-    """The same at the start of an action."""
+    starts: NDArray[np.float64]
+    """When each action starts; inf where it waits for ever, as below."""
+    takes: NDArray[np.float64]
+    came: NDArray[np.float64]
+    """When the input (F) or gradient (B, I) of each action has begun to arrive; inf where nothing arrives."""
     follows: NDArray[np.bool_]
     """Whether an action starts while the rows of the one before it still leave."""
 
@@ -49,6 +49,16 @@ class _Times(NamedTuple):
 
     starts: dict[_Key, float]
     ends: dict[_Key, float]
+
+
+def waits_since(track: Track, share: NDArray[np.float64] | None = None) -> NDArray[np.intp]:
+    """Number of the first action that sees the input of each action wait: at its start, or when `share` of it [actions]
+    has passed; at most its own."""
+    if share is None:
+        found = np.searchsorted(track.starts, track.came)
+    else:
+        found = np.searchsorted(track.starts + share * track.takes, track.came, side="right")
+    return np.minimum(found, np.arange(len(found)))
 
 
 def tracks(steps: Steps, lengths: Lengths | None = None) -> list[Track]:
@@ -61,22 +71,22 @@ def tracks(steps: Steps, lengths: Lengths | None = None) -> list[Track]:
     last = max((action.stage for row in rows for action in row), default=0)
     taken = lengths or even(last + 1)
     times = _times(steps, taken, last)
-    return [_track(row, times, last, taken.transfer) for row in rows]
+    return [_track(row, times, last, taken) for row in rows]
 
 
-def _track(row: list[Action], times: _Times, last: int, transfer: float) -> Track:
+def _track(row: list[Action], times: _Times, last: int, lengths: Lengths) -> Track:
     keys = [_key(action) for action in row]
     starts = np.array([times.starts.get(key, np.inf) for key in keys])
     ends = np.array([times.ends.get(key, np.inf) for key in keys])
     sources = (_source(action, last) for action in row)
     came = np.array([np.inf if source is None else times.ends.get(source, np.inf) for source in sources])
-    own = np.arange(len(row))
     return Track(
         np.array([a.stage for a in row]),
         np.array([a.kind for a in row]),
-        np.minimum(np.searchsorted((starts + ends) / 2, came, side="right"), own),
-        np.minimum(np.searchsorted(starts, came), own),
-        np.concatenate(([False], starts[1:] < ends[:-1] + transfer)),
+        starts,
+        np.array([_length(action, lengths) for action in row]),
+        came,
+        np.concatenate(([False], starts[1:] < ends[:-1] + lengths.transfer)),
     )
 
 
