@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 
+from moeplan.assembly import assemble, grid
 from moeplan.errors import SpecError
-from moeplan.layout import Colocated, Mesh, Piper, Position, StageGraph, assemble, check_positive, grid, split_evenly
+from moeplan.layout import Colocated, Mesh, Piper, Position, StageGraph, check_positive, split_evenly
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks
 from moeplan.spec.model import Mamba2, ModelSpec, kv_heads, moe_layers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from moeplan import layout as layouts
+from moeplan import assembly
 from moeplan.batch import batch
 from moeplan.errors import SpecError
-from moeplan.layout import Disaggregated, Piper
+from moeplan.layout import Disaggregated, Piper, check_positive
 from moeplan.mesh import mesh_of
 from moeplan.plan import Plan, inputs_digest, place, program_of, tiers_in, world_size
 from moeplan.spec.case import check_case
@@ -24,9 +24,9 @@ SPREADS: Final = 10.0
 def check(plan: Plan) -> None:
     """SpecError or ScheduleError unless the parts of `plan` belong together."""
     check_case(plan.case)
-    layouts.check_positive(plan.layout)
+    check_positive(plan.layout)
     _check_stages(plan)
-    layouts.check(plan.case.model, plan.graph)
+    assembly.check(plan.case.model, plan.graph)
     _check_graph(plan)
     _check_batch(plan)
     _check_layout(plan)
@@ -104,7 +104,7 @@ def _check_graph(plan: Plan) -> None:
     if moe_layers(model) and model.experts % graph.ep:
         raise SpecError(f"graph: {model.experts} experts % ep {graph.ep} is not 0")
     sharded = any(replica.sharded for replica in graph.replicas)
-    if graph.replicas != layouts.replicas(graph, sharded=sharded, tied=model.tied_embeddings):
+    if graph.replicas != assembly.replicas(graph, sharded=sharded, tied=model.tied_embeddings):
         raise SpecError("graph: replicas are not the ranks that hold the same parameters")
 
 

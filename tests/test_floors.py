@@ -13,7 +13,7 @@ ROOT = Path(find_spec("moeplan").origin).parent.parent
 FLOORS = (
     ("errors", "units", "hostlist", "collector", "toml_text"),
     ("spec",),
-    ("layout", "batch", "mesh", "schedule", "overlap", "trace", "importers", "tiers"),
+    ("layout", "assembly", "batch", "mesh", "schedule", "overlap", "trace", "importers", "tiers"),
     ("program", "plan", "plan_rules", "plan_file", "options"),
     ("topology", "resources", "papers"),
     ("cost",),

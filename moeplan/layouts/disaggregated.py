@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from moeplan.assembly import assemble, grid
 from moeplan.errors import SpecError
-from moeplan.layout import Disaggregated, Position, StageGraph, assemble, check_positive, grid
+from moeplan.layout import Disaggregated, Position, StageGraph, check_positive
 from moeplan.mesh import divisors
 from moeplan.spec.case import Case
 from moeplan.spec.cluster import num_ranks

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moeplan.assembly import assemble
 from moeplan.errors import SpecError
-from moeplan.layout import Recompute, StageGraph, assemble
+from moeplan.layout import Recompute, StageGraph
 from moeplan.resources.memory.need import needs
 from moeplan.resources.memory.state import state_bytes
 from moeplan.resources.work import Load
