@@ -55,28 +55,36 @@ def fitted(plan: Plan, machine: Machine, order: Sequence[Track]) -> Plan:
     """`plan` with its exchanges settled, `order` being that of its schedule: the fastest ones whose buffers fit.
 
     At a position that would exceed the usable HBM, algorithms with as much spare as those that were named there are
-    ruled out, until it fits or none with less is left.
+    ruled out, until it fits. Where no buffers are little enough, they are not what is too much: the fastest stay.
     """
     allowed: dict[int, tuple[Algorithm, ...]] = {}
-    while True:
-        found = settle(plan, machine, allowed)
-        if not has_spare(found.graph) or not (less := _leaner(found, order, allowed)):
-            return found
+    fastest = found = settle(plan, machine)
+    if plan.case.execution.exchange != "fastest" or not has_spare(found.graph):
+        return found
+    while full := _too_full(found, order):
+        less = _leaner(found, full, allowed)
+        if not less:
+            return fastest
         allowed |= less
+        found = settle(plan, machine, allowed)
+    return found
 
 
-def _leaner(plan: Plan, order: Sequence[Track], allowed: Allowed) -> dict[int, tuple[Algorithm, ...]]:
-    """The algorithms with less spare than those named, at each position of `plan` that does not fit and has others."""
-    if plan.case.execution.exchange != "fastest":
-        return {}
-    full = loads(plan.case, plan.graph, plan.batch, 0)
-    alive = peak_activation_bytes(plan.case, plan.graph, order, plan.recompute, full)
+def _too_full(plan: Plan, order: Sequence[Track]) -> list[int]:
+    """The positions of `plan` that exceed the usable HBM."""
+    at = loads(plan.case, plan.graph, plan.batch, 0)
+    alive = peak_activation_bytes(plan.case, plan.graph, order, plan.recompute, at)
+    limit = usable_bytes(plan.case)
+    return [p for p, more in enumerate(alive) if static_bytes(plan.case, plan.graph, p) + more > limit]
+
+
+def _leaner(plan: Plan, full: Sequence[int], allowed: Allowed) -> dict[int, tuple[Algorithm, ...]]:
+    """The algorithms with less spare than those named, at the positions `full` that have others."""
     less: dict[int, tuple[Algorithm, ...]] = {}
-    for position, more in enumerate(alive):
-        if static_bytes(plan.case, plan.graph, position) + more > usable_bytes(plan.case):
-            for first, most in most_spare(plan.graph, position).items():
-                left = tuple(name for name in allowed.get(first, ALGORITHMS) if spare(name, 2) < most)
-                less |= {first: left} if left else {}
+    for position in full:
+        for first, most in most_spare(plan.graph, position).items():
+            left = tuple(name for name in allowed.get(first, ALGORITHMS) if spare(name, 2) < most)
+            less |= {first: left} if left else {}
     return less
 
 

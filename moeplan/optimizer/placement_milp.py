@@ -205,7 +205,7 @@ class _Program:
         met = set()
         speed = self._slots.bandwidth * self._scale_s
         carried = dict(self._carried())
-        for link, terms in (carried if self._slots.detours is None else self._with_detours(carried)).items():
+        for link, terms in self._with_detours(carried).items():
             row = {name: value / float(speed[link]) for name, value in terms.items()}
             key = tuple(sorted((name, round(value, 12)) for name, value in row.items()))
             if key not in met:
@@ -227,9 +227,10 @@ class _Program:
         return [] if around is None else [link for link in around.links.tolist() if carried.get(link)]
 
     def _with_detours(self, carried: Mapping[int, Terms]) -> dict[int, Terms]:
-        """What each link carries where others pass on to it, in bytes."""
+        """What each link carries where others pass on to it, in bytes; as it is where none does."""
         around, found = self._slots.detours, dict(carried)
-        assert around is not None
+        if around is None:
+            return found
         links, tail, head = (part.tolist() for part in (around.links, around.edges.tail, around.edges.head))
         ends, passing = {link: (a, b) for link, a, b in zip(links, tail, head, strict=True)}, self._passing(carried)
         each = self._unit / (around.edges.groups - 2)

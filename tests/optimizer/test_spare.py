@@ -85,6 +85,13 @@ def test_where_halo_does_not_fit_what_does_is_taken_there_and_only_there():
         assert named(asked.plan, 0) == {lacks}
 
 
+def test_where_nothing_fits_the_fastest_stays():
+    """Buffers are not what is too much: parameters alone are."""
+    told = estimate(case_of(usable=0.001), SLOW, LAYOUT, recompute="none/none")
+    assert told.short_bytes > 0
+    assert named(told.plan, 0) <= {"halo", "halo_chunked"}
+
+
 @pytest.mark.parametrize(("exchange", "found"), [("fastest", True), ("halo", False)])
 def test_the_search_takes_no_layout_that_its_exchange_makes_too_large(exchange, found):
     case = case_of(exchange, between("flat", "two_level"))

@@ -12,7 +12,7 @@ from moeplan.resources.memory.spare import nodes_around, spare
 from moeplan.resources.traffic import edge_bytes
 from moeplan.resources.work import ELEMENT_BYTES, Load
 from moeplan.spec.case import Case
-from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, row_width
+from moeplan.spec.model import ModelSpec, has_ffn, has_state, is_dense, moe_layers, row_width
 
 
 class Live(NamedTuple):
@@ -152,11 +152,9 @@ def further_kept(case: Case, recompute: Recompute, load: Load) -> tuple[float, f
     model = case.model
     if not case.memory.mtp or not model.mtp_layers or case.memory.activations == "piper":
         return 0.0, 0.0
-    layers = range(model.num_layers)
-    like = next(
-        (layer for layer in layers if has_ffn(model, layer) and is_dense(model, layer) != bool(model.experts)), 0
-    )
-    kinds: tuple[PieceKind, ...] = ("attention", "experts" if model.experts else "dense")
+    layers, routed = range(model.num_layers), moe_layers(model) > 0
+    like = next((layer for layer in layers if has_ffn(model, layer) and is_dense(model, layer) != routed), 0)
+    kinds: tuple[PieceKind, ...] = ("attention", "experts" if routed else "dense")
     parts = [piece_parts(case, Piece(kind=kind, layer=like, stage=0), recompute, load, ride=False) for kind in kinds]
     joined = 2 * model.hidden * ELEMENT_BYTES[case.workload.dtype] * load.own
     kept, routing = (model.mtp_layers * sum(part[i] for part in parts) for i in range(2))
