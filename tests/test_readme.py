@@ -31,6 +31,19 @@ def test_the_sample_is_what_the_command_prints(monkeypatch, capsys, tmp_path):
     assert printed[: len(expected)] == expected
 
 
+def test_a_table_of_ones_own_is_read_as_told(command_line, tmp_path):
+    runs, names = re.findall(r"```csv\n(.*?)```", README, flags=re.DOTALL)
+    files = tmp_path / "mine.csv", tmp_path / "names.csv"
+    for file, text in zip(files, (runs, names), strict=True):
+        file.write_text(text)
+    code, out, _ = command_line("validate", "--runs", files[0], "--names", files[1])
+    assert code == 0
+    (row,) = [line for line in out.splitlines() if "A-1" in line]
+    assert "true" in row.split()
+    titles = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    assert not [title for title in titles if "words not understood" in title or "disagree" in title]
+
+
 SOURCES = ("BRG", "DGX", "MLP", "N24", "SMX")
 EXACT = ("SMX", "CIG", "SEQ")
 DENSE, MOE = (lambda o, kind=kind: o.kind == kind for kind in ("dense", "moe"))

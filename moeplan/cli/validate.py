@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeplan.cli.app import Format, app, check_format, machine_readable
 from moeplan.errors import SpecError
+
+if TYPE_CHECKING:
+    from moeplan.tables import Rows
+    from moeplan.validation.scores import Validation
 
 MOST_ROWS = 300
 """Predictions of a table of one's own that are listed one by one; of more, the worst."""
@@ -37,12 +42,8 @@ def validate(
     Example: moeplan validate --runs mine.csv --names mine-names.csv
     """
     from moeplan import report
-    from moeplan.validation import Tables, published, scores
+    from moeplan.validation import Tables
     from moeplan.validation import validate as compared
-    from moeplan.validation.flop import convention_rows
-    from moeplan.validation.pairs import pair_rows, pair_score_rows
-    from moeplan.validation.sources import source_rows
-    from moeplan.validation.unread import unread_rows
 
     check_format(format_)
     if paper is not None:
@@ -55,44 +56,45 @@ def validate(
     if format_ != "table":
         print(machine_readable(format_, found.to_rows(), found.to_dict()))
         return
-    report.print_table(scores.score_rows(found), sys.stdout, title="|predicted / measured - 1| and its mean with sign")
-    report.print_table(scores.interval_rows(found), sys.stdout, title="intervals that should hold 90 %")
-    own = any(given)
-    if 0 < len(found.outcomes) <= MOST_ROWS and own:
-        shown = [row for row in found.outcomes if row.measure != "step_time_no_constants"]
-        report.print_table(scores.every_row(shown), sys.stdout, title="row by row, in s, bytes, FLOP per token")
-    else:
-        report.print_table(
-            scores.worst_rows(found), sys.stdout, title="worst rows, in s, bytes, FLOP per token, parameters"
-        )
-    if found.elsewhere:
-        apart = scores.Validation(found.elsewhere, (), 0)
-        report.print_table(
-            scores.score_rows(apart), sys.stdout, title="runs that no constant was fitted to (published/elsewhere.csv)"
-        )
-        report.print_table(scores.interval_rows(apart), sys.stdout, title="their intervals")
-    pairs = {"as shipped": found.pairs, "never saw the model": found.pairs_left_out}
-    report.print_table(pair_score_rows(pairs), sys.stdout, title="ratios of runs that differ in one thing")
-    report.print_table(pair_rows(found.pairs), sys.stdout, title="runs that differ in one thing: time per token")
-    report.print_table(
-        scores.constant_rows(found),
-        sys.stdout,
-        title="constants fitted to these step times (the shipped are assumed)",
-    )
-    report.print_table(scores.listed_rows(found), sys.stdout, title="figures known to disagree, and why")
-    report.print_table(convention_rows(), sys.stdout, title="what stands behind TFLOPS and MFU")
-    if not own:
-        report.print_table(
-            source_rows(path for path in published() if path),
-            sys.stdout,
-            title="whose rows these are, by the prefix of their ids; the source is that of the first row",
-        )
-    report.print_table(scores.skipped_ids(found) if own else scores.skipped_rows(found), sys.stdout)
-    report.print_table(unread_rows(found.unread), sys.stdout, title="words not understood")
+    for title, rows in _tables(found, own=any(given)):
+        if rows:
+            report.print_table(rows, sys.stdout, title=title)
     if not found.outcomes:
         print("no row could be compared: the reasons are above")
     if found.left_for_fits:
         print(f"{found.left_for_fits:,} matrix products left for fits: only every fifth is compared")
+
+
+def _tables(found: Validation, *, own: bool) -> Iterator[tuple[str, Rows]]:
+    """Titles and rows of what was found; `own`: of a user's tables, whose rows are told one by one."""
+    from moeplan.validation import published, scores
+    from moeplan.validation.flop import convention_rows
+    from moeplan.validation.pairs import pair_rows, pair_score_rows
+    from moeplan.validation.sources import source_rows
+    from moeplan.validation.unread import unread_rows
+
+    yield "|predicted / measured - 1| and its mean with sign", scores.score_rows(found)
+    yield "intervals that should hold 90 %", scores.interval_rows(found)
+    if own and len(found.outcomes) <= MOST_ROWS:
+        shown = [row for row in found.outcomes if row.measure != "step_time_no_constants"]
+        yield "row by row, in s, bytes, FLOP per token", scores.every_row(shown)
+    else:
+        yield "worst rows, in s, bytes, FLOP per token, parameters", scores.worst_rows(found)
+    if found.elsewhere:
+        apart = scores.Validation(found.elsewhere, (), 0)
+        yield "runs that no constant was fitted to (published/elsewhere.csv)", scores.score_rows(apart)
+        yield "their intervals", scores.interval_rows(apart)
+    pairs = {"as shipped": found.pairs, "never saw the model": found.pairs_left_out}
+    yield "ratios of runs that differ in one thing", pair_score_rows(pairs)
+    yield "runs that differ in one thing: time per token", pair_rows(found.pairs)
+    yield "constants fitted to these step times (the shipped are assumed)", scores.constant_rows(found)
+    yield "figures known to disagree, and why", scores.listed_rows(found)
+    if not own:
+        yield "what stands behind TFLOPS and MFU", convention_rows()
+        whose = "whose rows these are, by the prefix of their ids; the source is that of the first row"
+        yield whose, source_rows(path for path in published() if path)
+    yield "", scores.skipped_ids(found) if own else scores.skipped_rows(found)
+    yield "words not understood", unread_rows(found.unread)
 
 
 def _paper(name: str, format_: str) -> None:
